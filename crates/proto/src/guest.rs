@@ -1,0 +1,260 @@
+//! Host to guest agent.
+//!
+//! A connection begins with `Hello` from the client; the agent answers with the generation both will speak, the lower
+//! of the two. After that the client makes requests, one at a time. `Exec` turns the connection into a session until
+//! its `Exited`:
+//!
+//! ```text
+//! client                                agent
+//!   Exec{argv, ...}              ->
+//!                                <-     Started{pid}         (or Error: nothing was started)
+//!   stdin bytes, Signal, Resize  ->
+//!                                <-     StdinCredit, stdout bytes, stderr bytes
+//!                                <-     Exited{status}
+//! ```
+//!
+//! Many execs at once are many connections. A client may have at most [`STDIN_WINDOW`] bytes of stdin on the way that
+//! the agent has not credited, so a process that does not read its input never keeps a signal from being delivered.
+//! When a client goes away inside a session, the process group is killed.
+//!
+//! The generation is one number for the whole surface. A snapshot holds the agent it was taken with for ever, so the
+//! host adapts: a message is sent only to an agent whose generation is at least the message's [`Request::since`].
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The newest generation this build speaks.
+pub const GENERATION: u16 = 1;
+/// The vsock port the agent listens on.
+pub const AGENT_PORT: u32 = 1717;
+/// How much stdin may be under way without the agent's credit.
+pub const STDIN_WINDOW: usize = 256 << 10;
+/// The most either side puts into one data frame.
+pub const MAX_CHUNK: usize = 64 << 10;
+
+/// What a client says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum Request {
+    /// First on every connection.
+    Hello {
+        /// The newest generation the client speaks.
+        generation: u16,
+        /// Proof of the right to connect, where the transport itself proves nothing (TCP).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token: Option<String>,
+    },
+    /// Starts a process and begins a session.
+    Exec(ExecRequest),
+    /// Inside a session: sends a signal to the process group.
+    Signal {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Inside a session with a terminal: the window changed.
+    Resize(TtySize),
+    /// Is anybody there? Answered with [`Reply::Done`].
+    Ping,
+    /// Syncs the disks and powers the guest off. Answered with [`Reply::Done`] before it happens.
+    Poweroff,
+    /// Syncs the disks and restarts the guest. Answered with [`Reply::Done`] before it happens.
+    Reboot,
+}
+
+impl Request {
+    /// The generation that introduced this message.
+    #[must_use]
+    pub const fn since(&self) -> u16 {
+        1
+    }
+}
+
+/// What to run, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecRequest {
+    /// Program and arguments; the program is looked up in the `PATH` the process will have.
+    pub argv: Vec<String>,
+    /// Added to the agent's own small default environment (`PATH`, `HOME`, `USER`, `TERM`, `LANG`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Where to start; the user's home when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// `name`, `uid`, `name:group` or `uid:gid`; root when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// After this long the whole process group is killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// Where standard input, output and error go.
+    #[serde(default)]
+    pub stdio: Stdio,
+}
+
+/// Where a process's standard streams go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stdio {
+    /// Output is streamed; stdin is empty.
+    #[default]
+    Output,
+    /// Output is streamed, stdin comes from the client.
+    Pipes,
+    /// All three are one terminal of the given size; its output comes as stdout.
+    Tty(TtySize),
+}
+
+/// A terminal's size in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TtySize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters in a line.
+    pub cols: u16,
+}
+
+/// What the agent says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum Reply {
+    /// Answers `Hello`.
+    Hello(AgentHello),
+    /// The process runs.
+    Started {
+        /// Its process id in the guest; also its process group.
+        pid: i32,
+    },
+    /// The process took this much stdin; as much more may be sent.
+    StdinCredit {
+        /// How much.
+        bytes: u64,
+    },
+    /// The process ended and all its output was sent. Ends the session.
+    Exited {
+        /// How it ended.
+        status: ExitStatus,
+        /// The agent killed it because its time was up.
+        #[serde(default)]
+        timed_out: bool,
+    },
+    /// The request was carried out and has no other answer.
+    Done,
+    /// The request was not carried out. Ends the session if there was one.
+    Error {
+        /// Which case it is.
+        code: ErrorCode,
+        /// What a person should read.
+        message: String,
+    },
+}
+
+/// Who the agent is and what it runs on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentHello {
+    /// The generation spoken on this connection from here on.
+    pub generation: u16,
+    /// The agent's version.
+    pub agent: String,
+    /// `uname -r` of the guest.
+    pub kernel: String,
+    /// From the kernel's first instant until the agent was ready to serve.
+    pub boot_ms: u64,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitStatus {
+    /// It returned this code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+impl ExitStatus {
+    /// The code a shell would show: 128 and the signal's number for a killed process.
+    #[must_use]
+    pub const fn shell_code(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => 128 + signal,
+        }
+    }
+}
+
+/// Why the agent refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The bytes, or their order, are not this protocol.
+    Protocol,
+    /// The token is missing or wrong.
+    Denied,
+    /// The program does not exist.
+    NotFound,
+    /// The program exists and cannot be executed.
+    NotExecutable,
+    /// No such user or group.
+    NoSuchUser,
+    /// The working directory cannot be entered.
+    BadCwd,
+    /// An argument cannot be used (empty argv, a NUL byte, a bad signal).
+    BadArgument,
+    /// The guest could not do it (no memory, no processes left, ...).
+    Failed,
+    /// A code of a later generation.
+    #[serde(other)]
+    Unknown,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_killed_process_shows_as_a_shell_shows_it() {
+        assert_eq!(ExitStatus::Code(7).shell_code(), 7);
+        assert_eq!(ExitStatus::Signal(9).shell_code(), 137);
+    }
+
+    #[test]
+    fn the_surface_of_generation_1_is_frozen() {
+        let requests = [
+            Request::Hello { generation: 1, token: None },
+            Request::Exec(ExecRequest { argv: vec!["true".into()], ..ExecRequest::default() }),
+            Request::Exec(ExecRequest {
+                argv: vec!["sh".into(), "-c".into(), "id".into()],
+                env: BTreeMap::from([("A".into(), "b".into())]),
+                cwd: Some("/tmp".into()),
+                user: Some("nobody".into()),
+                timeout_ms: Some(1500),
+                stdio: Stdio::Tty(TtySize { rows: 24, cols: 80 }),
+            }),
+            Request::Signal { signal: 15 },
+            Request::Resize(TtySize { rows: 50, cols: 120 }),
+            Request::Ping,
+            Request::Poweroff,
+            Request::Reboot,
+        ];
+        let replies = [
+            Reply::Hello(AgentHello { generation: 1, agent: "0.1.0".into(), kernel: "6.1.0".into(), boot_ms: 90 }),
+            Reply::Started { pid: 42 },
+            Reply::StdinCredit { bytes: 4096 },
+            Reply::Exited { status: ExitStatus::Code(0), timed_out: false },
+            Reply::Exited { status: ExitStatus::Signal(9), timed_out: true },
+            Reply::Done,
+            Reply::Error { code: ErrorCode::NotFound, message: "no such program: x".into() },
+        ];
+        let lines = requests.iter().map(serde_json::to_string).chain(replies.iter().map(serde_json::to_string));
+        let surface: String = lines.map(|line| line.unwrap() + "\n").collect();
+        assert_eq!(surface, include_str!("../schema/gen-1.jsonl"), "a released message changed its shape");
+    }
+
+    #[test]
+    fn a_code_from_the_future_is_still_an_error() {
+        let text = r#"{"reply":"error","code":"sunspots","message":"x"}"#;
+        let reply: Reply = serde_json::from_str(text).unwrap();
+        assert!(matches!(reply, Reply::Error { code: ErrorCode::Unknown, .. }));
+    }
+}

@@ -1,0 +1,16 @@
+//! What everybody may name: sizes, counts and names that were checked once and stay checked.
+//!
+//! A leaf: no I/O, no unsafe. If you hold one of these, it is in range and safe to put in a path or a command line.
+
+#![forbid(unsafe_code)]
+
+mod dirs;
+mod name;
+pub mod progress;
+mod size;
+mod vcpu;
+
+pub use dirs::{Dirs, DirsError};
+pub use name::{NameError, RecipeName};
+pub use size::{GuestMemorySize, SizeError, parse_bytes};
+pub use vcpu::{VcpuCount, VcpuCountError};
