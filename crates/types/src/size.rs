@@ -149,7 +149,7 @@ mod tests {
         assert_eq!("4G".parse::<GuestMemorySize>().map(GuestMemorySize::mib), Ok(4096));
         assert!(matches!("1".parse::<GuestMemorySize>(), Err(SizeError::Memory { asked_bytes: 1_048_576, .. })));
         assert!(matches!("2T".parse::<GuestMemorySize>(), Err(SizeError::Memory { .. })));
-        assert!(serde_json::from_str::<GuestMemorySize>("1048576").is_err());
+        serde_json::from_str::<GuestMemorySize>("1048576").unwrap_err();
     }
 
     proptest! {
