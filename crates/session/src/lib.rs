@@ -1,1 +1,30 @@
-//! Placeholder.
+//! The client side of the guest protocol: blocking, over any stream.
+//!
+//! ```text
+//! connect_vsock ─┐
+//! UnixStream ────┼─> Transport ─ Connection::open ─> Connection ─ exec ─> Exec ─ Exited ─> into_connection
+//! TcpStream ─────┘                (hello, token)      ping                 ├ next_event   stdout, stderr, credits
+//!                                                     poweroff             ├ stdin()      from any thread
+//!                                                     reboot               └ control()    signal, resize
+//! ```
+//!
+//! One connection carries one exec at a time; many execs are many connections. Whoever drops an [`Exec`] before its
+//! end has left the session, and the agent kills the process group. The agent is not trusted: what it sends is
+//! bounded by the codec, and a credit it had no reason to give is an error.
+
+#![forbid(unsafe_code)]
+
+mod connection;
+mod error;
+mod exec;
+mod flow;
+mod output;
+mod transport;
+
+pub use connection::Connection;
+pub use error::SessionError;
+pub use exec::{Event, Exec};
+pub use flow::{ExecControl, StdinWriter};
+pub use output::Output;
+pub use proto::guest::{AgentHello, ErrorCode, ExecRequest, ExitStatus, Stdio, TtySize};
+pub use transport::{Transport, connect_vsock};

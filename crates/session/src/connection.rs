@@ -1,0 +1,171 @@
+//! A connection that has said hello: the short requests, and the way into an exec.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::codec::{read_message, write_message};
+use proto::guest::{AgentHello, ExecRequest, GENERATION, Reply, Request};
+
+use crate::transport::UntilReader;
+use crate::{Exec, SessionError, Transport};
+
+/// How long an answer that needs no work may take. Generous: an emulated host under load is slow, not dead.
+const REPLY_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection to an agent, between sessions.
+#[derive(Debug)]
+pub struct Connection {
+    transport: Arc<Transport>,
+    hello: AgentHello,
+}
+
+impl Connection {
+    /// Says hello over a fresh stream and waits at most `deadline` for the answer.
+    ///
+    /// # Errors
+    /// [`SessionError::Refused`] when the token is wrong, [`SessionError::Timeout`] and [`SessionError::Lost`] when
+    /// nobody serves the other end (yet), [`SessionError::Protocol`] when somebody else does.
+    pub fn open(
+        transport: impl Into<Transport>,
+        token: Option<&str>,
+        deadline: Duration,
+    ) -> Result<Self, SessionError> {
+        let transport = transport.into();
+        transport.prepare().map_err(|source| SessionError::Lost { source })?;
+        let hello = Request::Hello { generation: GENERATION, token: token.map(Into::into) };
+        match ask(&transport, &hello, deadline)? {
+            Reply::Hello(hello) if (1..=GENERATION).contains(&hello.generation) => {
+                Ok(Self { transport: Arc::new(transport), hello })
+            }
+            reply => Err(SessionError::unexpected(&reply)),
+        }
+    }
+
+    pub(crate) const fn from_parts(transport: Arc<Transport>, hello: AgentHello) -> Self {
+        Self { transport, hello }
+    }
+
+    /// What the agent said about itself.
+    #[must_use]
+    pub const fn hello(&self) -> &AgentHello {
+        &self.hello
+    }
+
+    /// Waits for the agent to answer.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn ping(&mut self) -> Result<(), SessionError> {
+        self.expect_done(&Request::Ping)
+    }
+
+    /// Has the guest shut down; returns when the agent has agreed, before it happens.
+    ///
+    /// # Errors
+    /// When the agent does not agree.
+    pub fn poweroff(&mut self) -> Result<(), SessionError> {
+        self.expect_done(&Request::Poweroff)
+    }
+
+    /// Has the guest restart; returns when the agent has agreed, before it happens.
+    ///
+    /// # Errors
+    /// When the agent does not agree.
+    pub fn reboot(&mut self) -> Result<(), SessionError> {
+        self.expect_done(&Request::Reboot)
+    }
+
+    /// Starts a process; returns when it runs.
+    ///
+    /// # Errors
+    /// [`SessionError::Refused`] when it could not be started; its code says why.
+    pub fn exec(self, request: &ExecRequest) -> Result<Exec, SessionError> {
+        match ask(&self.transport, &Request::Exec(request.clone()), REPLY_PATIENCE)? {
+            Reply::Started { pid } => Ok(Exec::new(self.transport, self.hello, pid)),
+            reply => Err(SessionError::unexpected(&reply)),
+        }
+    }
+
+    fn expect_done(&self, request: &Request) -> Result<(), SessionError> {
+        match ask(&self.transport, request, REPLY_PATIENCE)? {
+            Reply::Done => Ok(()),
+            reply => Err(SessionError::unexpected(&reply)),
+        }
+    }
+}
+
+/// One request, one reply; a refusal is an error.
+fn ask(mut transport: &Transport, request: &Request, patience: Duration) -> Result<Reply, SessionError> {
+    // A refusal can overtake the request: the agent turns a connection away and closes it without reading. Its words
+    // are worth more than the broken pipe, so the answer is read even when the request could not be sent.
+    let sent = write_message(&mut transport, request);
+    let reply = read_message(&mut UntilReader::new(transport, patience));
+    transport.set_read_timeout(None).map_err(|source| SessionError::Lost { source })?;
+    match reply.map_err(|error| SessionError::from_codec(error, patience)) {
+        Ok(Some(Reply::Error { code, message })) => Err(SessionError::Refused { code, message }),
+        Ok(Some(reply)) => sent.map(|()| reply).map_err(Into::into),
+        Ok(None) => sent.map_err(Into::into).and(Err(SessionError::closed())),
+        Err(error) => sent.map_err(Into::into).and(Err(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use proto::guest::ErrorCode;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(50);
+
+    fn open(answer: &[u8], then_close: bool) -> Result<Connection, SessionError> {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(answer).unwrap();
+        if then_close {
+            theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        Connection::open(ours, None, SHORT)
+    }
+
+    fn frame(reply: &Reply) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write_message(&mut bytes, reply).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn silence_a_closed_door_and_garbage_are_told_apart() {
+        assert!(matches!(open(b"", false), Err(SessionError::Timeout { waited: SHORT })));
+        assert!(matches!(open(b"", true), Err(SessionError::Lost { .. })));
+        assert!(matches!(open(b"SSH-2.0-OpenSSH_9.2\r\n", true), Err(SessionError::Protocol { .. })));
+        assert!(matches!(open(&frame(&Reply::Done), true), Err(SessionError::Protocol { .. })));
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_code_and_words() {
+        let answer = Reply::Error { code: ErrorCode::Denied, message: "wrong token".into() };
+        let Err(SessionError::Refused { code, message }) = open(&frame(&answer), true) else { panic!("not refused") };
+        assert_eq!((code, message.as_str()), (ErrorCode::Denied, "wrong token"));
+    }
+
+    #[test]
+    fn a_generation_nobody_agreed_to_is_refused() {
+        for generation in [0, GENERATION + 1] {
+            let hello = AgentHello { generation, agent: "x".into(), kernel: "x".into(), boot_ms: 0 };
+            assert!(matches!(open(&frame(&Reply::Hello(hello)), true), Err(SessionError::Protocol { .. })));
+        }
+    }
+
+    #[test]
+    fn the_hello_carries_the_token() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(matches!(Connection::open(ours, Some("secret"), SHORT), Err(SessionError::Lost { .. })));
+        let mut bytes = Vec::new();
+        theirs.read_to_end(&mut bytes).unwrap();
+        let hello: Option<Request> = read_message(&mut &bytes[..]).unwrap();
+        assert_eq!(hello, Some(Request::Hello { generation: GENERATION, token: Some("secret".into()) }));
+    }
+}

@@ -1,0 +1,92 @@
+//! How a session fails.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use proto::codec::CodecError;
+use proto::guest::ErrorCode;
+
+/// Why a session could not begin or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The VMM's socket cannot be reached: the VM does not run, or not as this user.
+    #[error("cannot reach the VM through {}: {source}", socket.display())]
+    Unreachable {
+        /// The VMM's end of the vsock device.
+        socket: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The VM runs and nothing in it listens on the port, yet or any more.
+    #[error("nothing in the VM listens on vsock port {port}")]
+    NotListening {
+        /// The port asked for.
+        port: u32,
+    },
+    /// The agent says no.
+    #[error("{message}")]
+    Refused {
+        /// Which case it is.
+        code: ErrorCode,
+        /// The agent's words.
+        message: String,
+    },
+    /// The connection ended before the answer: the VM or its agent went away.
+    #[error("the connection to the agent was lost: {source}")]
+    Lost {
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The other side does not speak this protocol.
+    #[error("the agent sent what it may not send: {what}")]
+    Protocol {
+        /// What came.
+        what: String,
+    },
+    /// No answer came in time.
+    #[error("the agent did not answer within {} ms", waited.as_millis())]
+    Timeout {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The process is over; there is nothing to signal, resize or feed any more.
+    #[error("the process has already ended")]
+    Ended,
+    /// More output came than the caller wanted to keep.
+    #[error("the process wrote more than {limit_bytes} bytes")]
+    TooMuchOutput {
+        /// The limit given.
+        limit_bytes: usize,
+    },
+}
+
+impl SessionError {
+    /// The connection's end where an answer was due.
+    pub(crate) fn closed() -> Self {
+        Self::Lost { source: io::ErrorKind::UnexpectedEof.into() }
+    }
+
+    pub(crate) fn unexpected(what: &impl std::fmt::Debug) -> Self {
+        Self::Protocol { what: format!("{what:?}") }
+    }
+
+    /// Sorts what the codec says, for an answer waited for so long.
+    pub(crate) fn from_codec(error: CodecError, waited: Duration) -> Self {
+        match error {
+            CodecError::Io { source }
+                if matches!(source.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+            {
+                Self::Timeout { waited }
+            }
+            CodecError::Io { source } => Self::Lost { source },
+            error => Self::Protocol { what: error.to_string() },
+        }
+    }
+}
+
+impl From<CodecError> for SessionError {
+    fn from(error: CodecError) -> Self {
+        Self::from_codec(error, Duration::ZERO)
+    }
+}
