@@ -1,0 +1,274 @@
+//! From a kernel, an initramfs and an image to a VM whose agent answers.
+//!
+//! ```text
+//! directory -> forkd-vmm -> Boot -> Booted -> connect ... refused, refused, ... -> hello
+//! ```
+//!
+//! Until the guest's agent listens, connecting is refused. In the pauses between two tries the VMM is listened to, so
+//! a guest that panics or a VMM that dies ends the wait at once.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use net::Tap;
+use proto::control::{
+    DiskAccess, DiskSpec, FromVmm, Lifetime, NetSpec, Outcome, RefusalCode, ToVmm, VmSpec, VsockSpec,
+};
+use proto::guest::AGENT_PORT;
+use session::{AgentHello, Connection, SessionError};
+use types::{Dirs, GuestMemorySize, VcpuCount};
+
+use crate::cancel::Cancel;
+use crate::cmdline::{GuestNetwork, guest_cmdline};
+use crate::console;
+use crate::process::{ProcessError, VmmProcess, Waited};
+use crate::programs::{Program, ProgramError};
+use crate::vm::{BootTimings, Vm};
+use crate::vmdir::{VmDir, VmDirError};
+
+/// The context id of every guest: its vsock device ends in a socket of its own, so the number names nobody.
+const GUEST_CID: u64 = 3;
+/// The pause after the first refused connection, and the longest one.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(50));
+/// How long the first hello may take; doubled with every try, so that a stuck one is abandoned and a slow one not.
+const FIRST_HELLO: Duration = Duration::from_secs(2);
+
+/// What to boot.
+#[derive(Debug)]
+pub struct BootSpec {
+    /// Virtual CPUs.
+    pub vcpus: VcpuCount,
+    /// Memory.
+    pub memory: GuestMemorySize,
+    /// A bzImage or an ELF vmlinux.
+    pub kernel: PathBuf,
+    /// The initramfs with the agent.
+    pub initramfs: PathBuf,
+    /// The root file system; never written to, what the guest writes is its own and goes with it.
+    pub image: PathBuf,
+    /// The guest's name for itself; the VM's id when absent.
+    pub hostname: Option<String>,
+    /// The network; the guest has none when absent.
+    pub tap: Option<Tap>,
+    /// From the start until the agent has answered.
+    pub limit: Duration,
+    /// Calls the boot off.
+    pub cancel: Option<Cancel>,
+}
+
+/// Why there is no VM.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// The VMM is not installed.
+    #[error(transparent)]
+    Program {
+        /// Which program is missing.
+        #[from]
+        source: ProgramError,
+    },
+    /// The VM has no place for its sockets and logs.
+    #[error(transparent)]
+    Dir {
+        /// What went wrong.
+        #[from]
+        source: VmDirError,
+    },
+    /// The guest's writes have no place.
+    #[error("cannot make {}, where the guest's writes go", path.display())]
+    TopDir {
+        /// Where.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The VMM process could not be started or spoken to.
+    #[error(transparent)]
+    Process {
+        /// What went wrong.
+        #[from]
+        source: ProcessError,
+    },
+    /// The VMM could not build the VM.
+    #[error("{message}")]
+    Refused {
+        /// Which case it is.
+        code: RefusalCode,
+        /// The VMM's words.
+        message: String,
+    },
+    /// The guest's kernel panicked before the agent answered.
+    #[error("the guest's kernel panicked{}; its console's last lines:\n{console}", because(reason.as_deref()))]
+    Panic {
+        /// The kernel's words.
+        reason: Option<String>,
+        /// The console's last lines.
+        console: String,
+    },
+    /// The VM ended in another way before the agent answered.
+    #[error("the VM ended ({outcome:?}) before its agent answered; its console's last lines:\n{console}")]
+    Ended {
+        /// How.
+        outcome: Outcome,
+        /// The console's last lines.
+        console: String,
+    },
+    /// The VMM died without a word.
+    #[error("the VMM died ({status}); its log's last lines:\n{log}")]
+    VmmDied {
+        /// How.
+        status: std::process::ExitStatus,
+        /// The log's last lines.
+        log: String,
+    },
+    /// The agent did not answer in time.
+    #[error(
+        "the guest's agent did not answer within {} s; its console's last lines:\n{console}", limit.as_secs_f32()
+    )]
+    AgentSilent {
+        /// The time limit.
+        limit: Duration,
+        /// The console's last lines.
+        console: String,
+    },
+    /// Something answered that is not our agent.
+    #[error("the guest's agent cannot be used")]
+    Agent {
+        /// What it said.
+        source: SessionError,
+    },
+    /// The boot was called off.
+    #[error("interrupted while the VM was booting")]
+    Cancelled,
+}
+
+fn because(reason: Option<&str>) -> String {
+    reason.map_or_else(String::new, |reason| format!(" ({reason})"))
+}
+
+/// Boots a VM and waits until its agent has answered.
+///
+/// # Errors
+/// When any step fails or the time is up; then nothing is left of the VM.
+pub fn boot(spec: BootSpec, dirs: &Dirs) -> Result<Vm, BootError> {
+    boot_with(&Program::Vmm.find()?, spec, dirs)
+}
+
+fn boot_with(program: &Path, spec: BootSpec, dirs: &Dirs) -> Result<Vm, BootError> {
+    let started = Instant::now();
+    let tops = dirs.cache.join("tops");
+    fs::create_dir_all(&tops).map_err(|source| BootError::TopDir { path: tops.clone(), source })?;
+    let dir = VmDir::create(&dirs.run)?;
+    let process = VmmProcess::start(program, &dir.vmm_log())?;
+    let mut booting = Booting { dir, process, limit: spec.limit, until: started + spec.limit, cancel: spec.cancel };
+    let vm_spec = VmSpec {
+        vcpus: spec.vcpus,
+        memory: spec.memory,
+        kernel: spec.kernel,
+        initramfs: Some(spec.initramfs),
+        cmdline: guest_cmdline(
+            spec.hostname.as_deref().unwrap_or(booting.dir.id()),
+            spec.tap.as_ref().map(|tap| GuestNetwork {
+                address: tap.guest_ip,
+                prefix: tap.prefix,
+                gateway: tap.host_ip,
+            }),
+        ),
+        disks: vec![DiskSpec { image: spec.image, access: DiskAccess::PrivateTop { dir: tops } }],
+        net: spec.tap.as_ref().map(|tap| NetSpec { mac: tap.mac }),
+        vsock: VsockSpec { cid: GUEST_CID, socket: booting.dir.socket() },
+        console: booting.dir.console(),
+        lifetime: Lifetime::Connection,
+    };
+    let tap_fd: Vec<_> = spec.tap.iter().map(|tap| tap.fd.as_fd()).collect();
+    if let Err(error) = booting.process.send(&ToVmm::Boot(Box::new(vm_spec)), &tap_fd) {
+        log::debug!("the request to boot: {error}");
+        return Err(booting.over(Waited::Gone));
+    }
+    let setup_us = booting.wait_for_vmm()?;
+    let hello = booting.wait_for_agent()?;
+    let timings = BootTimings { setup_us, guest_boot_ms: hello.boot_ms, ready_us: micros(started.elapsed()) };
+    // The VMM has its own descriptor now; with ours closed, the tap goes when the VMM does.
+    let guest_ip = spec.tap.map(|tap| tap.guest_ip);
+    Ok(Vm::new(booting.dir, booting.process, hello, timings, guest_ip))
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A VM that does not answer yet; dropping it leaves nothing.
+struct Booting {
+    // The process goes first: it uses the directory.
+    process: VmmProcess,
+    dir: VmDir,
+    limit: Duration,
+    until: Instant,
+    cancel: Option<Cancel>,
+}
+
+impl Booting {
+    /// Until the vCPUs run.
+    fn wait_for_vmm(&mut self) -> Result<u64, BootError> {
+        match self.process.wait(self.until, self.cancel.as_ref())? {
+            Waited::Event(FromVmm::Booted { setup_us }) => Ok(setup_us),
+            Waited::TimedOut => Err(self.silent()),
+            over => Err(self.over(over)),
+        }
+    }
+
+    /// Until the agent has said hello.
+    fn wait_for_agent(&mut self) -> Result<AgentHello, BootError> {
+        let (mut pause, longest) = PAUSES;
+        let mut patience = FIRST_HELLO;
+        loop {
+            match self.try_hello(patience) {
+                Ok(hello) => return Ok(hello),
+                // Nobody listens yet, or the one who did was still being set up.
+                Err(
+                    SessionError::Unreachable { .. } | SessionError::NotListening { .. } | SessionError::Lost { .. },
+                ) => {}
+                Err(SessionError::Timeout { .. }) => patience *= 2,
+                Err(source) => return Err(BootError::Agent { source }),
+            }
+            let now = Instant::now();
+            match self.process.wait((now + pause).min(self.until), self.cancel.as_ref())? {
+                Waited::TimedOut if now + pause >= self.until => return Err(self.silent()),
+                Waited::TimedOut => pause = (pause * 2).min(longest),
+                over => return Err(self.over(over)),
+            }
+        }
+    }
+
+    fn try_hello(&self, patience: Duration) -> Result<AgentHello, SessionError> {
+        let stream = session::connect_vsock(&self.dir.socket(), AGENT_PORT)?;
+        let left = self.until.saturating_duration_since(Instant::now());
+        Ok(Connection::open(stream, None, patience.min(left))?.hello().clone())
+    }
+
+    fn silent(&self) -> BootError {
+        BootError::AgentSilent { limit: self.limit, console: console::tail(&self.dir.console()) }
+    }
+
+    /// Why it will never answer.
+    fn over(&mut self, waited: Waited) -> BootError {
+        let console = || console::tail(&self.dir.console());
+        match waited {
+            Waited::Event(FromVmm::Refused { code, message }) => BootError::Refused { code, message },
+            Waited::Event(FromVmm::Ended { outcome: Outcome::Panic { reason } }) => {
+                BootError::Panic { reason, console: console() }
+            }
+            Waited::Event(FromVmm::Ended { outcome }) => BootError::Ended { outcome, console: console() },
+            Waited::Cancelled => BootError::Cancelled,
+            Waited::Gone | Waited::TimedOut | Waited::Event(FromVmm::Booted { .. }) => match self.process.reap() {
+                Ok(status) => BootError::VmmDied { status, log: console::tail(&self.dir.vmm_log()) },
+                Err(source) => source.into(),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

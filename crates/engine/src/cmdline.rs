@@ -1,0 +1,59 @@
+//! The guest kernel's command line; each word has its reason here and nowhere else.
+
+use std::net::Ipv4Addr;
+
+/// What the guest is told about its network: `forkd.net=<address>/<prefix>,<gateway>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GuestNetwork {
+    pub(crate) address: Ipv4Addr,
+    pub(crate) prefix: u8,
+    pub(crate) gateway: Ipv4Addr,
+}
+
+/// Words that every guest gets.
+const COMMON: &[&str] = &[
+    // The serial port is the only console; the VMM writes it to a file.
+    "console=ttyS0",
+    // Every character on the serial port is an exit from the guest: errors only. A panic is printed at any level.
+    "loglevel=4",
+    // After a panic reset at once, so that the VMM notices and reports it instead of a guest that just sits there.
+    "panic=-1",
+    // Reset through the keyboard controller's port, which the VMM watches.
+    "reboot=k",
+    // Of the keyboard controller there is only that port: do not wait for a keyboard and a mouse to answer.
+    "i8042.noaux",
+    "i8042.nokbd",
+    // All devices are virtio-mmio, announced by ACPI: no bus to scan.
+    "pci=off",
+];
+
+/// Puts the command line together.
+pub(crate) fn guest_cmdline(hostname: &str, network: Option<GuestNetwork>) -> String {
+    let mut words: Vec<String> = COMMON.iter().map(ToString::to_string).collect();
+    words.push(format!("forkd.hostname={hostname}"));
+    if let Some(GuestNetwork { address, prefix, gateway }) = network {
+        words.push(format!("forkd.net={address}/{prefix},{gateway}"));
+    }
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_network_is_named_only_where_there_is_one() {
+        let without = guest_cmdline("vm-1", None);
+        assert!(without.starts_with("console=ttyS0 ") && without.ends_with(" forkd.hostname=vm-1"), "{without}");
+        assert!(!without.contains("forkd.net"), "{without}");
+        let network = GuestNetwork { address: [10, 42, 7, 2].into(), prefix: 24, gateway: Ipv4Addr::new(10, 42, 7, 1) };
+        let with = guest_cmdline("vm-1", Some(network));
+        assert!(with.ends_with(" forkd.net=10.42.7.2/24,10.42.7.1"), "{with}");
+    }
+
+    #[test]
+    fn a_stock_kernel_reads_all_of_it() {
+        // x86 kernels cut the command line at COMMAND_LINE_SIZE.
+        assert!(guest_cmdline(&"h".repeat(64), None).len() < 2048);
+    }
+}
