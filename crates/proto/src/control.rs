@@ -6,7 +6,7 @@
 //! [`Lifetime`] is `Connection` ends when its engine's end of the socket closes, so a killed client leaks no VM.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
 use rustix::net::{
@@ -114,7 +114,7 @@ pub struct VmSpec {
     pub net: Option<NetSpec>,
     /// The vsock device.
     pub vsock: VsockSpec,
-    /// Where the serial console is written. Bounded: the head and the tail of a long log are kept.
+    /// Where the serial console is written. Bounded: of a long log the tail is kept.
     pub console: PathBuf,
     /// What ends the VM.
     pub lifetime: Lifetime,
@@ -267,6 +267,12 @@ impl ControlSocket {
 impl AsFd for ControlSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for ControlSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
     }
 }
 

@@ -1,2 +1,67 @@
-//! Placeholder.
-fn main() {}
+//! `forkd-vmm`: one process, one VM.
+//!
+//! ```text
+//! forkd-vmm vm       obeys the control socket on its standard input; logs to standard error
+//! forkd-vmm probe    says as JSON whether this host's KVM can run a stock kernel
+//! ```
+//!
+//! Threads: the main thread owns the control socket and every device's host side; each vCPU has a thread of its own,
+//! which touches devices only through their registers. Nothing here is asynchronous.
+
+use std::process::ExitCode;
+
+use proto::control::ControlSocket;
+
+mod bus;
+mod console;
+mod devices;
+mod events;
+mod kernel;
+mod layout;
+mod memory;
+mod ports;
+mod probe;
+mod reactor;
+mod serve;
+mod sys;
+mod vcpu;
+mod vm;
+mod x86;
+
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's main speaks to whoever started it")]
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["vm"] => serve(),
+        ["probe"] => match serde_json::to_string(&probe::run()) {
+            Ok(report) => {
+                println!("{report}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("forkd-vmm: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        ["--version"] => {
+            println!("forkd-vmm {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("forkd-vmm is started by forkd. Usage: forkd-vmm vm|probe|--version");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn serve() -> ExitCode {
+    let Some(stdin) = sys::stdin::take() else { return ExitCode::FAILURE };
+    match serve::serve(&ControlSocket::from(stdin)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

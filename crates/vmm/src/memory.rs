@@ -1,0 +1,81 @@
+//! Guest RAM: private anonymous memory, so that a VM forks as its process does.
+
+use std::io;
+
+use proto::control::RefusalCode;
+use types::GuestMemorySize;
+use virtio::GuestMem;
+use vm_memory::GuestAddress;
+
+use crate::layout::{HOLE, HOLE_END};
+
+/// Why there is no memory.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MemoryError {
+    /// More than the host has in all.
+    #[error("the guest asks for {asked}, this host has {host_mib} MiB in all; ask for less with --memory")]
+    TooMuch {
+        /// What was asked for.
+        asked: GuestMemorySize,
+        /// RAM and swap of the host.
+        host_mib: u64,
+    },
+    /// The host says no.
+    #[error("{asked} of guest memory cannot be mapped: {source}")]
+    Map {
+        /// What was asked for.
+        asked: GuestMemorySize,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl MemoryError {
+    /// Which case the engine is told.
+    pub(crate) const fn code(&self) -> RefusalCode {
+        RefusalCode::Memory
+    }
+}
+
+/// Where RAM lies: below the hole, and what is left beyond it.
+pub(crate) fn ranges(size: GuestMemorySize) -> Vec<(u64, u64)> {
+    let bytes = size.bytes();
+    if bytes <= HOLE { vec![(0, bytes)] } else { vec![(0, HOLE), (HOLE_END, bytes - HOLE)] }
+}
+
+/// Maps a guest's memory. Nothing is reserved: a page costs the host memory when the guest first writes it.
+pub(crate) fn map(size: GuestMemorySize) -> Result<GuestMem, MemoryError> {
+    let info = rustix::system::sysinfo();
+    let host_bytes = (info.totalram.saturating_add(info.totalswap)).saturating_mul(u64::from(info.mem_unit));
+    if size.bytes() > host_bytes {
+        return Err(MemoryError::TooMuch { asked: size, host_mib: host_bytes >> 20 });
+    }
+    let failed =
+        |error: &dyn std::error::Error| MemoryError::Map { asked: size, source: io::Error::other(error.to_string()) };
+    let ranges = ranges(size)
+        .into_iter()
+        .map(|(start, len)| Ok((GuestAddress(start), usize::try_from(len)?)))
+        .collect::<Result<Vec<_>, std::num::TryFromIntError>>()
+        .map_err(|error| failed(&error))?;
+    GuestMem::from_ranges(&ranges).map_err(|error| failed(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use vm_memory::GuestMemoryBackend;
+
+    use super::*;
+
+    #[test]
+    fn memory_beyond_three_gib_lies_above_the_hole() {
+        let size = "4G".parse().unwrap();
+        assert_eq!(ranges(size), [(0, 3 << 30), (4 << 30, 1 << 30)]);
+        assert_eq!(ranges("3G".parse().unwrap()), [(0, 3 << 30)]);
+    }
+
+    #[test]
+    fn a_small_guest_is_mapped_and_an_impossible_one_refused() {
+        assert_eq!(map(GuestMemorySize::MIN).unwrap().last_addr(), GuestAddress((128 << 20) - 1));
+        assert!(matches!(map(GuestMemorySize::MAX), Err(MemoryError::TooMuch { .. })));
+    }
+}

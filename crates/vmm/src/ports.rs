@@ -1,0 +1,150 @@
+//! The I/O ports: serial console, panic notifier, and the registers by which a guest ends itself.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use vm_superio::serial::NoEvents;
+use vm_superio::{Serial, Trigger};
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::console::ConsoleLog;
+use crate::layout::{PORT_PANIC, PORT_RESET, PORT_SERIAL, PORT_SLEEP, PORT_SLEEP_STATUS, RESET_VALUE, SLEEP_TYPE_OFF};
+
+const SERIAL_PORTS: u16 = 8;
+/// Sleep control: go to sleep now.
+const SLEEP_ENABLE: u8 = 1 << 5;
+/// Panic notifier: the kernel panicked, or hands over to a crash kernel.
+const PANIC_EVENTS: u8 = 3;
+/// The keyboard controller's command port, whose pulse is a PC's oldest way to restart.
+const PORT_KEYBOARD: u16 = 0x64;
+const KEYBOARD_RESET: u8 = 0xfe;
+
+/// What a guest can say about its own end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It powered off.
+    Shutdown,
+    /// It wants to start again.
+    Reboot,
+    /// Its kernel gave up.
+    Panic,
+}
+
+/// An interrupt line that is a descriptor.
+#[derive(Debug)]
+pub(crate) struct EventLine(pub(crate) EventFd);
+
+impl Trigger for EventLine {
+    type E = io::Error;
+
+    fn trigger(&self) -> io::Result<()> {
+        self.0.write(1)
+    }
+}
+
+/// Everything behind a port.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    serial: Mutex<Serial<EventLine, NoEvents, ConsoleLog>>,
+}
+
+impl Ports {
+    /// A serial port that raises `irq` and writes to `log`.
+    pub(crate) fn new(irq: EventFd, log: ConsoleLog) -> Self {
+        Self { serial: Mutex::new(Serial::new(EventLine(irq), log)) }
+    }
+
+    /// The reason of the guest's panic, if its console had it.
+    pub(crate) fn panic_reason(&self) -> Option<String> {
+        self.serial().writer().panic_reason()
+    }
+
+    fn serial(&self) -> MutexGuard<'_, Serial<EventLine, NoEvents, ConsoleLog>> {
+        // A panic while holding it cannot leave the registers half-written in a way that matters to the host.
+        self.serial.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The guest reads a port. Nothing there reads as all ones, as on a PC.
+    pub(crate) fn read(&self, port: u16, data: &mut [u8]) {
+        data.fill(0xff);
+        let Some(first) = data.first_mut() else { return };
+        match port {
+            PORT_SLEEP_STATUS => *first = 0,
+            PORT_PANIC => *first = PANIC_EVENTS,
+            _ => {
+                if let Some(register) = serial_register(port) {
+                    *first = self.serial().read(register);
+                }
+            }
+        }
+    }
+
+    /// The guest writes a port, and may have ended itself by it.
+    pub(crate) fn write(&self, port: u16, data: &[u8]) -> Option<Ending> {
+        let value = *data.first()?;
+        match port {
+            PORT_SLEEP if value & SLEEP_ENABLE != 0 && (value >> 2) & 7 == SLEEP_TYPE_OFF => Some(Ending::Shutdown),
+            PORT_RESET if value == RESET_VALUE => Some(Ending::Reboot),
+            PORT_KEYBOARD if value == KEYBOARD_RESET => Some(Ending::Reboot),
+            PORT_PANIC if value & PANIC_EVENTS != 0 => Some(Ending::Panic),
+            _ => {
+                // Every byte of a string instruction goes to the same register.
+                for value in data {
+                    self.write_serial(port, *value);
+                }
+                None
+            }
+        }
+    }
+
+    fn write_serial(&self, port: u16, value: u8) {
+        let Some(register) = serial_register(port) else { return };
+        if let Err(error) = self.serial().write(register, value) {
+            log::warn!("the console lost a byte: {error:?}");
+        }
+    }
+}
+
+fn serial_register(port: u16) -> Option<u8> {
+    let register = port.checked_sub(PORT_SERIAL).filter(|register| *register < SERIAL_PORTS)?;
+    u8::try_from(register).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports() -> Ports {
+        Ports::new(EventFd::new(libc::EFD_NONBLOCK).unwrap(), ConsoleLog::new(tempfile::tempfile().unwrap()))
+    }
+
+    #[test]
+    fn the_ways_to_end_are_told_apart() {
+        let ports = ports();
+        assert_eq!(ports.write(PORT_SLEEP, &[SLEEP_ENABLE | (SLEEP_TYPE_OFF << 2)]), Some(Ending::Shutdown));
+        assert_eq!(ports.write(PORT_SLEEP, &[SLEEP_ENABLE | (3 << 2)]), None);
+        assert_eq!(ports.write(PORT_RESET, &[RESET_VALUE]), Some(Ending::Reboot));
+        assert_eq!(ports.write(PORT_KEYBOARD, &[KEYBOARD_RESET]), Some(Ending::Reboot));
+        assert_eq!(ports.write(PORT_PANIC, &[1]), Some(Ending::Panic));
+        assert_eq!(ports.write(0x80, &[1, 2, 3, 4]), None);
+        assert_eq!(ports.write(PORT_SLEEP, &[]), None);
+    }
+
+    #[test]
+    fn what_is_not_there_reads_as_ones() {
+        let mut data = [0; 4];
+        ports().read(0xcf8, &mut data);
+        assert_eq!(data, [0xff; 4]);
+        ports().read(PORT_SLEEP_STATUS, &mut data[..1]);
+        assert_eq!(data[0], 0);
+    }
+
+    #[test]
+    fn the_console_reaches_its_log() {
+        let ports = ports();
+        for byte in b"Kernel panic - not syncing: gone" {
+            assert_eq!(ports.write(PORT_SERIAL, &[*byte]), None);
+        }
+        assert_eq!(ports.panic_reason().as_deref(), Some("gone"));
+    }
+}

@@ -1,0 +1,5 @@
+//! Every unsafe operation of this crate.
+
+pub(crate) mod probe_code;
+pub(crate) mod slot;
+pub(crate) mod stdin;
