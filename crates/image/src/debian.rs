@@ -1,0 +1,216 @@
+//! A tree of Debian packages, made by mmdebstrap (or debootstrap where only that is installed).
+//!
+//! As root the tree is a directory. As anybody else it is made in a user namespace: there the files belong to users
+//! that exist only inside, so it leaves as a tar archive, which [`crate::ext4`] unpacks inside such a namespace again.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use types::progress::Stage;
+
+use crate::apt::{self, Apt};
+use crate::build::ImageError;
+use crate::cache::{CacheError, Staging};
+use crate::recipe::Recipe;
+use crate::tool::{Tool, ToolError};
+
+/// What is to be installed where something is missing.
+pub(crate) const PACKAGES: &str = "mmdebstrap e2fsprogs";
+/// For those who are not root.
+const NAMESPACE_PACKAGES: &str = "mmdebstrap uidmap";
+/// The directory of a staging area that a user namespace may write to.
+const SHARED: &str = "shared";
+
+/// Nobody reads manuals in a sandbox; licences stay.
+const LEFT_OUT: &[&str] = &[
+    "path-exclude=/usr/share/man/*",
+    "path-exclude=/usr/share/info/*",
+    "path-exclude=/usr/share/locale/*",
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+];
+
+/// Removes what belongs to the host or to the moment. What a guest is called and whom it asks for names is decided
+/// when it runs, so those files are neutral.
+const TIDY: &str = r#"set -eu
+cd "$1"
+rm -f etc/resolv.conf etc/hostname etc/hosts etc/machine-id var/lib/dbus/machine-id
+: > etc/resolv.conf
+: > etc/machine-id
+echo localhost > etc/hostname
+printf '127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n' > etc/hosts
+find var/log -type f -delete
+rm -rf var/cache/debconf/*-old var/cache/apt/*.bin var/cache/apt/archives/*.deb var/cache/ldconfig/aux-cache
+"#;
+
+/// The files of a root filesystem, before they are in one.
+pub(crate) enum Tree {
+    /// With their real owners.
+    Directory(PathBuf),
+    /// To be unpacked in a user namespace.
+    Tar(PathBuf),
+}
+
+/// Installs the recipe's packages into the staging area.
+pub(crate) fn bootstrap(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Result<Tree, ImageError> {
+    let root = rustix::process::geteuid().is_root();
+    if !Tool::is_installed("mmdebstrap") && Tool::is_installed("debootstrap") && root {
+        return debootstrap(recipe, staging, stage);
+    }
+    let mut tool = Tool::find("mmdebstrap", PACKAGES)?.holding(staging.lock())?;
+    if !root && !Tool::is_installed("newuidmap") {
+        return Err(ToolError::Missing { tool: "newuidmap", packages: NAMESPACE_PACKAGES }.into());
+    }
+    let (tree, target, mode) = if root {
+        let target = staging.path().join("root");
+        (Tree::Directory(target.clone()), target, "--mode=root")
+    } else {
+        let target = staging.path().join("root.tar");
+        (Tree::Tar(target.clone()), target, "--mode=unshare")
+    };
+    let command = tool.command();
+    command.args(["--variant=minbase", "--components=main", mode]);
+    command.args(LEFT_OUT.iter().map(|rule| format!("--dpkgopt={rule}")));
+    command.arg(format!("--customize-hook={TIDY}"));
+    if !recipe.packages.is_empty() {
+        command.arg(format!("--include={}", include(recipe)));
+    }
+    command.arg(recipe.suite.as_str()).arg(&target).args(host_sources(recipe, staging, stage));
+    set_environment(&mut tool);
+    tool.run(&mut |line| stage.note(line.strip_prefix("I: ").unwrap_or(line)))?;
+    Ok(tree)
+}
+
+/// Older, slower, root only, and without security updates unless the host's sources are written into the tree after.
+fn debootstrap(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Result<Tree, ImageError> {
+    let target = staging.path().join("root");
+    let sources = host_sources(recipe, staging, stage);
+    let mut tool = Tool::find("debootstrap", PACKAGES)?.holding(staging.lock())?;
+    tool.command().args(["--variant=minbase", "--components=main"]);
+    if !recipe.packages.is_empty() {
+        tool.command().arg(format!("--include={}", include(recipe)));
+    }
+    tool.command().arg(recipe.suite.as_str()).arg(&target).args(base_uri(&sources, recipe.suite.as_str()));
+    set_environment(&mut tool);
+    tool.run(&mut |line| stage.note(line.strip_prefix("I: ").unwrap_or(line)))?;
+    if !sources.is_empty() {
+        let list = target.join("etc/apt/sources.list");
+        fs::write(&list, sources.join("\n") + "\n").map_err(CacheError::new("write", &list))?;
+    }
+    let mut tidy = Tool::find("sh", "dash")?.holding(staging.lock())?;
+    tidy.command().args(["-c", TIDY, "sh"]).arg(&target);
+    tidy.run(&mut |_| ())?;
+    Ok(Tree::Directory(target))
+}
+
+/// The URI of the line that has the release itself; ours have no spaces but between fields.
+fn base_uri<'a>(sources: &'a [String], suite: &str) -> Option<&'a str> {
+    let line = sources.iter().find(|line| line.ends_with(&format!(" {suite} main")))?;
+    line.split(' ').rev().nth(2)
+}
+
+fn include(recipe: &Recipe) -> String {
+    recipe.packages.iter().map(|package| package.as_str()).collect::<Vec<_>>().join(",")
+}
+
+/// Where the host gets this release from; nothing (the bootstrap tool's own default) when it does not, or when apt is
+/// of no help. The image can be built either way, so failing here is not failing.
+fn host_sources(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Vec<String> {
+    if !Apt::is_installed() {
+        return Vec::new();
+    }
+    let found = Apt::of_host(staging).sources(&recipe.suite).map(|sources| {
+        if sources.is_empty() && Path::new("/etc/debian_version").exists() {
+            stage.note("asking apt for package lists");
+            let apt = Apt::refreshed(staging, stage);
+            return apt.map(|apt| apt.sources(&recipe.suite).unwrap_or_default()).unwrap_or_else(|err| {
+                log::warn!("apt-get update did not work: {err:?}");
+                Vec::new()
+            });
+        }
+        sources
+    });
+    found.unwrap_or_else(|err| {
+        log::warn!("the host's package sources are not used: {err}");
+        Vec::new()
+    })
+}
+
+/// The same packages give the same times; and the host's proxy is used without being written into the image.
+fn set_environment(tool: &mut Tool) {
+    tool.command().env("SOURCE_DATE_EPOCH", "0");
+    for (variable, scheme) in [("http_proxy", "http"), ("https_proxy", "https")] {
+        match apt::proxy(scheme) {
+            Ok(Some(proxy)) if std::env::var_os(variable).is_none() => {
+                tool.command().env(variable, proxy);
+            }
+            Ok(_) => {}
+            Err(err) => log::debug!("apt-config says nothing about proxies: {err}"),
+        }
+    }
+}
+
+/// A directory that the user namespace's root can write to when it starts in it. Its parent stays private.
+pub(crate) fn shared_dir(staging: &Path) -> Result<PathBuf, CacheError> {
+    let dir = staging.join(SHARED);
+    let made = fs::create_dir(&dir).and_then(|()| fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)));
+    made.map_err(CacheError::new("create the directory", &dir))?;
+    Ok(dir)
+}
+
+/// Runs a shell script as root of a user namespace, started in `dir`.
+pub(crate) fn namespace_shell(dir: &Path, script: &str) -> Result<Tool, ToolError> {
+    let mut tool = Tool::find("mmdebstrap", NAMESPACE_PACKAGES)?;
+    tool.command().args(["--unshare-helper", "sh", "-euc", script, "sh"]).current_dir(dir);
+    Ok(tool)
+}
+
+/// Empties the shared directory of a staging area, which holds files of the namespace's users.
+pub(crate) fn remove_as_namespace_root(staging: &Path) -> Result<(), ToolError> {
+    namespace_shell(&staging.join(SHARED), "find . -mindepth 1 -delete")?.run(&mut |_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debootstrap_gets_the_base_uri() {
+        let sources = [
+            "deb [signed-by=/k] http://m.test/sec/ bookworm-security main".to_owned(),
+            "deb [signed-by=/k] http://m.test/debian/ bookworm main".to_owned(),
+        ];
+        assert_eq!(base_uri(&sources, "bookworm"), Some("http://m.test/debian/"));
+        assert_eq!(base_uri(&sources, "trixie"), None);
+    }
+
+    #[test]
+    fn tidying_leaves_nothing_of_the_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        for sub in ["etc", "var/log/apt", "var/cache/debconf", "var/lib/dbus"] {
+            fs::create_dir_all(root.join(sub)).unwrap();
+        }
+        for (file, text) in [
+            ("etc/resolv.conf", "nameserver 192.0.2.1"),
+            ("etc/hostname", "builder"),
+            ("etc/machine-id", "0123"),
+            ("var/lib/dbus/machine-id", "0123"),
+            ("var/log/apt/term.log", "log"),
+            ("var/cache/debconf/config.dat-old", "x"),
+        ] {
+            fs::write(root.join(file), text).unwrap();
+        }
+        let mut tidy = Tool::find("sh", "dash").unwrap();
+        tidy.command().args(["-c", TIDY, "sh"]).arg(root);
+        tidy.run(&mut |_| ()).unwrap();
+        let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+        assert_eq!((read("etc/resolv.conf"), read("etc/machine-id")), (String::new(), String::new()));
+        assert_eq!(read("etc/hostname"), "localhost\n");
+        assert!(read("etc/hosts").contains("::1 localhost"));
+        for gone in ["var/lib/dbus/machine-id", "var/log/apt/term.log", "var/cache/debconf/config.dat-old"] {
+            assert!(!root.join(gone).exists(), "{gone} is still there");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The unsafe part of this crate: what a child process does between fork and exec.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+
+/// Makes the program end (`SIGTERM`) when the calling thread does, and lets it and its descendants inherit `held`.
+///
+/// A thread, not the process, is the parent here: call this on the thread that waits for the program.
+pub(crate) fn tie_to_parent(command: &mut Command, held: Option<File>) {
+    let parent = getpid();
+    let in_child = move || {
+        set_parent_process_death_signal(Some(Signal::TERM))?;
+        // Whoever died before the line above cannot send the signal any more.
+        if getppid() != Some(parent) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        if let Some(file) = &held {
+            fcntl_setfd(file, FdFlags::empty())?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure runs between fork and exec of a process that may have threads, so it may only do what is
+    // async-signal-safe: it makes three raw system calls on values captured beforehand, and neither allocates nor locks.
+    unsafe { command.pre_exec(in_child) };
+}
