@@ -1,0 +1,43 @@
+# Every target sets up what it needs. `make help` lists them.
+BIN := target/x86_64-unknown-linux-gnu/release
+
+.PHONY: help build demo test unit vmtest lint fuzz bench install clean setup
+.DEFAULT_GOAL := help
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Install the Debian packages that are missing
+	@cargo xtask setup
+
+build: setup ## Build forkd, forkd-vmm and forkd-agent
+	@cargo build --release --package cli --package vmm --package agent
+
+demo: build ## Boot a real microVM, run Python with numpy in it, print what happened and how long it took
+	@bench/demo.sh $(BIN)
+
+test: build unit vmtest ## All tests, the VM tests in real VMs
+
+unit: setup
+	@cargo test --quiet --workspace --exclude e2e
+
+vmtest: build
+	@cargo test --release --package e2e
+
+lint: ## Format, clippy, dependency direction, shape of the sources
+	@cargo fmt --all --check
+	@cargo clippy --quiet --workspace --all-targets -- -D warnings
+	@cargo xtask deps
+	@cargo xtask shape
+
+bench: build ## Cold boot to first exec, as JSON
+	@cargo run --release --quiet --package bench -- boot
+
+fuzz: ## Fuzz every target for a minute (needs nightly and cargo-fuzz)
+	@cd fuzz && for target in $$(cargo +nightly fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done
+
+install: build ## Install the three binaries to /usr/local/bin
+	@install -m 755 $(BIN)/forkd $(BIN)/forkd-vmm $(BIN)/forkd-agent /usr/local/bin/
+
+clean: ## Remove what was built here (the caches of images and kernels stay: `forkd machine rm` and `make help`)
+	@cargo clean
