@@ -1,2 +1,104 @@
-//! Placeholder.
-fn main() {}
+//! `forkd`, the command line: reads what a person asks for, calls the verb, shows what came of it.
+//!
+//! Standard output carries results only; progress, notices and errors go to standard error. The exit code is the
+//! guest command's where one ran, 1 for an error of ours, 2 for a command line that makes no sense.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stderr, reason = "a command line tells its user things")]
+
+mod doctor;
+mod errors;
+mod interrupts;
+mod machine;
+mod output;
+mod parts;
+mod progress;
+mod remote;
+mod run;
+mod seconds;
+mod stream;
+mod terminal;
+mod timings;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+const ABOUT: &str = "Boots microVMs and runs commands in them";
+const LONG_ABOUT: &str = "\
+forkd boots microVMs, each with its own kernel, and runs commands in them.
+
+On a machine with a usable KVM the VMs run right there. On others they run in an emulated host that forkd sets up by \
+itself with QEMU; everything works the same there, only slower. `forkd doctor` tells which it is, and why.";
+const EXAMPLES: &str = "\
+Examples:
+  forkd doctor                          what this machine can do
+  forkd run -- uname -a                 boot a VM, run a command in it, throw the VM away
+  forkd run --recipe python-numpy -- python3 -c 'import numpy; print(numpy.zeros(5))'
+
+Environment:
+  FORKD_HOME     keep everything below this directory (default: the XDG directories)
+  FORKD_PLACE    where VMs run: local, machine, or auto (default)
+  RUST_LOG       more to read on standard error, such as debug";
+
+#[derive(Debug, Parser)]
+#[command(name = "forkd", version, about = ABOUT, long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Doctor(doctor::DoctorArgs),
+    Run(Box<run::RunArgs>),
+    Machine(machine::MachineArgs),
+    /// Prints the version
+    Version,
+}
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn"))
+        .format_timestamp(None)
+        .format_target(false)
+        .init();
+    let done = match Cli::parse().verb {
+        Verb::Doctor(args) => doctor::doctor(&args),
+        Verb::Run(args) => run::run(&args),
+        Verb::Machine(args) => machine::machine(&args),
+        Verb::Version => output::line(concat!("forkd ", env!("CARGO_PKG_VERSION"))).map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("forkd: error: {}", errors::chain(&error));
+        ExitCode::FAILURE
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_says_in_one_line_what_it_does() {
+        fn check(command: &clap::Command) {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(
+                !about.is_empty() && !about.contains('\n') && !about.ends_with('.'),
+                "{}: {about}",
+                command.get_name()
+            );
+            for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+                assert!(argument.get_help().is_some(), "{} {}", command.get_name(), argument.get_id());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+}

@@ -1,0 +1,130 @@
+//! `forkd doctor`: the engine's findings and a few of the other crates', as lines or as JSON.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use engine::doctor::{Check, Report, Verdict, examine};
+use engine::place::Place;
+use machine::Status;
+use rustix::termios::isatty;
+use serde_json::{Value, json};
+use types::Dirs;
+
+use crate::{machine as machine_verb, output};
+
+/// Checks what this machine can do for VMs, and says how to fix what it cannot
+#[derive(Debug, Args)]
+#[command(after_long_help = "Exit code: 0 when VMs can run here or in the emulated host, 1 when they cannot.")]
+pub(crate) struct DoctorArgs {
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let dirs = Dirs::from_env()?;
+    let mut report = examine(&dirs);
+    report.checks.push(emulated_host(&dirs));
+    if args.json {
+        output::line(&as_json(&report).to_string())?;
+    } else {
+        output::line(&lines(&report, isatty(rustix::stdio::stdout())))?;
+    }
+    Ok(if report.place.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn emulated_host(dirs: &Dirs) -> Check {
+    const NAME: &str = "emulated host";
+    match machine::status(dirs) {
+        Ok(status @ Status::Broken { .. }) => {
+            Check::warn(NAME, machine_verb::describe(&status), "`forkd machine start` recovers it")
+        }
+        Ok(status) => Check::pass(NAME, machine_verb::describe(&status)),
+        Err(error) => Check::warn(NAME, error.to_string(), "`forkd machine rm` makes a fresh start"),
+    }
+}
+
+fn lines(report: &Report, colour: bool) -> String {
+    let width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or_default();
+    let mut lines = Vec::new();
+    for check in &report.checks {
+        let (mark, code) = match check.verdict {
+            Verdict::Pass => ("✓", 32),
+            Verdict::Warn => ("!", 33),
+            Verdict::Fail => ("✗", 31),
+        };
+        let mark = if colour { format!("\x1b[{code}m{mark}\x1b[0m") } else { mark.into() };
+        lines.push(format!("{mark} {:width$}  {}", check.name, check.detail));
+        lines.extend(check.fix.iter().map(|fix| format!("  {:width$}  fix: {fix}", "")));
+    }
+    let [pass, warn, fail] = counts(report);
+    lines.push(format!("\npass={pass} warn={warn} fail={fail}"));
+    lines.push(conclusion(report.place.as_ref()).into());
+    lines.join("\n")
+}
+
+fn conclusion(place: Option<&Place>) -> &'static str {
+    match place {
+        Some(Place::Local) => "VMs run here, on KVM.",
+        Some(Place::Machine { .. }) => "VMs run in the emulated host.",
+        None => "VMs cannot run here.",
+    }
+}
+
+fn counts(report: &Report) -> [usize; 3] {
+    [Verdict::Pass, Verdict::Warn, Verdict::Fail]
+        .map(|verdict| report.checks.iter().filter(|check| check.verdict == verdict).count())
+}
+
+fn as_json(report: &Report) -> Value {
+    let [pass, warn, fail] = counts(report);
+    let place = match report.place {
+        Some(Place::Local) => Some("local"),
+        Some(Place::Machine { .. }) => Some("machine"),
+        None => None,
+    };
+    json!({ "place": place, "pass": pass, "warn": warn, "fail": fail, "checks": report.checks })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let checks = vec![
+            Check::pass("platform", "Linux 6.1 x86_64"),
+            Check::warn("kvm", "it hangs", "use another machine"),
+            Check::fail("agent", "not there", "build it"),
+        ];
+        Report { checks, place: Some(Place::Machine { why: "it hangs".into() }) }
+    }
+
+    #[test]
+    fn lines_are_aligned_and_fixes_below_what_they_fix() {
+        let expected = "\
+✓ platform  Linux 6.1 x86_64
+! kvm       it hangs
+            fix: use another machine
+✗ agent     not there
+            fix: build it
+
+pass=1 warn=1 fail=1
+VMs run in the emulated host.";
+        assert_eq!(lines(&report(), false), expected);
+    }
+
+    #[test]
+    fn colour_is_only_for_terminals() {
+        assert!(lines(&report(), true).contains("\x1b[33m!\x1b[0m kvm"));
+        assert!(!lines(&report(), false).contains('\x1b'));
+    }
+
+    #[test]
+    fn json_has_all_of_it() {
+        let value = as_json(&report());
+        assert_eq!((value["place"].as_str(), value["warn"].as_u64()), (Some("machine"), Some(1)));
+        assert_eq!(value["checks"][1]["verdict"], "warn");
+        assert_eq!(value["checks"][1]["fix"], "use another machine");
+        assert!(value["checks"][0].get("fix").is_none());
+    }
+}

@@ -1,0 +1,170 @@
+//! Ctrl-C and its relatives.
+//!
+//! ```text
+//!                    boot                  command runs
+//! SIGINT, first      called off            passed on to the command
+//! SIGINT, again                            the VM is stopped
+//! SIGTERM, HUP, QUIT called off            the VM is stopped
+//! SIGWINCH                                 passed on to a command with a terminal
+//! ```
+//!
+//! Whoever sends another fatal signal while we are cleaning up gets the default action; the VMM then ends by itself.
+
+use std::os::raw::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use anyhow::Context;
+use engine::Cancel;
+use session::ExecControl;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
+use signal_hook::iterator::Signals;
+
+use crate::terminal;
+
+/// Whom signals reach, from when it is made until the process ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Interrupts {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    cancel: Cancel,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What runs, once something does.
+    command: Option<Command>,
+    /// A SIGINT was passed on to it.
+    passed_on: bool,
+    /// The signal that ended it all.
+    fatal: Option<c_int>,
+}
+
+/// A command under way, and how to end it for good.
+pub(crate) struct Command {
+    pub(crate) control: ExecControl,
+    pub(crate) has_terminal: bool,
+    pub(crate) stop: Box<dyn Fn() + Send>,
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Command").field("has_terminal", &self.has_terminal).finish_non_exhaustive()
+    }
+}
+
+impl Interrupts {
+    /// Takes the signals over.
+    pub(crate) fn catch() -> anyhow::Result<Self> {
+        let cancel = Cancel::new().context("cannot make an event descriptor")?;
+        let shared = Arc::new(Shared { cancel, state: Mutex::default() });
+        let mut signals =
+            Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH]).context("cannot take over signals")?;
+        let handler = Arc::clone(&shared);
+        thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || signals.forever().for_each(|signal| handler.handle(signal)))
+            .context("cannot start a thread")?;
+        Ok(Self { shared })
+    }
+
+    /// Calls off what waits before there is a command.
+    pub(crate) fn cancel(&self) -> Cancel {
+        self.shared.cancel.clone()
+    }
+
+    /// From now on signals are about this command. One that came before is not lost.
+    pub(crate) fn about(&self, command: Command) {
+        let mut state = self.shared.lock();
+        if state.fatal.is_some() {
+            (command.stop)();
+        }
+        state.command = Some(command);
+    }
+
+    /// The signal that ended it all, if one did.
+    pub(crate) fn fatal(&self) -> Option<c_int> {
+        self.shared.lock().fatal
+    }
+}
+
+impl Shared {
+    /// The state is whole at every step, also after a panic.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handle(&self, signal: c_int) {
+        let mut state = self.lock();
+        match state.take(signal) {
+            Action::Nothing => {}
+            Action::PassOn(control) => report(control.signal(signal)),
+            Action::Resize(control) => report(control.resize(terminal::size())),
+            Action::Stop => {
+                self.cancel.cancel();
+                if let Some(command) = &state.command {
+                    (command.stop)();
+                }
+            }
+            Action::Die => {
+                if let Err(error) = signal_hook::low_level::emulate_default_handler(signal) {
+                    log::warn!("signal {signal} has no effect: {error}");
+                }
+            }
+        }
+    }
+}
+
+/// A command that has just ended needs no signal.
+fn report(sent: Result<(), session::SessionError>) {
+    if let Err(error) = sent {
+        log::debug!("a signal was not passed on: {error}");
+    }
+}
+
+#[derive(Debug)]
+enum Action {
+    Nothing,
+    PassOn(ExecControl),
+    Resize(ExecControl),
+    Stop,
+    Die,
+}
+
+impl State {
+    /// What a signal means now.
+    fn take(&mut self, signal: c_int) -> Action {
+        match (signal, &self.command) {
+            (SIGWINCH, Some(command)) if command.has_terminal => Action::Resize(command.control.clone()),
+            (SIGWINCH, _) => Action::Nothing,
+            (SIGINT, Some(command)) if !self.passed_on && self.fatal.is_none() => {
+                self.passed_on = true;
+                Action::PassOn(command.control.clone())
+            }
+            _ if self.fatal.is_some() => Action::Die,
+            _ => {
+                self.fatal = Some(signal);
+                Action::Stop
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_a_command_runs_the_first_signal_calls_off_and_the_second_kills() {
+        let mut state = State::default();
+        assert!(matches!(state.take(SIGWINCH), Action::Nothing));
+        assert!(matches!(state.take(SIGINT), Action::Stop));
+        assert_eq!(state.fatal, Some(SIGINT));
+        assert!(matches!(state.take(SIGTERM), Action::Die));
+        assert_eq!(state.fatal, Some(SIGINT), "the first one counts");
+    }
+}

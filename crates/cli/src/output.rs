@@ -1,0 +1,45 @@
+//! Writing to our own standard streams, unbuffered and binary safe.
+
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+/// A reader that has seen enough, as `head` has.
+pub(crate) fn reader_left(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe
+}
+
+/// Writes a line of a result; a reader that has left is no error.
+pub(crate) fn line(text: &str) -> anyhow::Result<()> {
+    match writeln!(Raw(rustix::stdio::stdout()), "{text}") {
+        Err(error) if !reader_left(&error) => Err(anyhow::Error::new(error).context("cannot write to standard output")),
+        _ => Ok(()),
+    }
+}
+
+/// A stream without the line buffer of the standard library, which would look for newlines in binary data.
+#[derive(Debug)]
+pub(crate) struct Raw(pub(crate) BorrowedFd<'static>);
+
+impl Write for Raw {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match rustix::io::write(self.0, bytes) {
+                Ok(count) => return Ok(count),
+                Err(Errno::INTR) => {}
+                // Whoever shares the stream with us may have made it non-blocking.
+                Err(Errno::AGAIN) => {
+                    let mut fds = [PollFd::new(&self.0, PollFlags::OUT)];
+                    rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
