@@ -1,0 +1,10 @@
+//! The whole protocol against a real agent process, through the client the engine uses.
+
+#[cfg(test)]
+mod exec;
+#[cfg(test)]
+mod protocol;
+#[cfg(test)]
+mod streams;
+#[cfg(test)]
+mod support;
