@@ -49,8 +49,6 @@ pub struct BootSpec {
     pub initramfs: PathBuf,
     /// The root file system; never written to, what the guest writes is its own and goes with it.
     pub image: PathBuf,
-    /// The guest's name for itself; the VM's id when absent.
-    pub hostname: Option<String>,
     /// The network; the guest has none when absent.
     pub tap: Option<Tap>,
     /// From the start until the agent has answered.
@@ -169,7 +167,7 @@ fn boot_with(program: &Path, spec: BootSpec, dirs: &Dirs) -> Result<Vm, BootErro
         kernel: spec.kernel,
         initramfs: Some(spec.initramfs),
         cmdline: guest_cmdline(
-            spec.hostname.as_deref().unwrap_or(booting.dir.id()),
+            booting.dir.id(),
             spec.tap.as_ref().map(|tap| GuestNetwork {
                 address: tap.guest_ip,
                 prefix: tap.prefix,

@@ -17,6 +17,7 @@ pub mod doctor;
 mod exec;
 pub mod place;
 mod probe;
+mod probe_memory;
 mod process;
 mod programs;
 mod vm;

@@ -5,7 +5,8 @@ use std::{env, io};
 
 use types::Dirs;
 
-use crate::probe::{KvmVerdict, Probe, probe};
+use crate::probe::{KvmVerdict, Probe};
+use crate::probe_memory::remembered_probe;
 use crate::programs::{Program, ProgramError, on_path};
 
 /// The emulator that the emulated host needs.
@@ -97,13 +98,13 @@ impl PlaceWish {
 ///
 /// # Errors
 /// When VMs can run nowhere, or it cannot be found out.
-pub fn place(_dirs: &Dirs) -> Result<Place, PlaceError> {
+pub fn place(dirs: &Dirs) -> Result<Place, PlaceError> {
     match PlaceWish::from_env()? {
         PlaceWish::Local => Ok(Place::Local),
         PlaceWish::Machine => Ok(Place::Machine { why: format!("{VARIABLE}=machine") }),
         PlaceWish::Auto => {
             let vmm = Program::Vmm.find()?;
-            let kvm = probe(&vmm).map_err(|source| PlaceError::Probe { source })?;
+            let kvm = remembered_probe(&vmm, &dirs.run).map_err(|source| PlaceError::Probe { source })?;
             choose(&kvm, on_path(EMULATOR).is_some())
         }
     }

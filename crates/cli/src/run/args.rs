@@ -18,17 +18,13 @@ Examples:
   tar c src | forkd run --timeout 60 -- sh -c 'tar x && make -C src test'
   forkd run -t -- bash
 
-Exit code: the command's own; 128 and the signal's number if a signal ended it; 124 if its time was up; 126 or 127 if
-it could not be started; 1 if there was no VM to start it in.";
+Exit code: the command's own; 128 and the signal's number if a signal ended it;
+124 if its time was up; 126 or 127 if it could not be started; 1 if there was no VM.";
 
 /// Boots a VM, runs a command in it and throws the VM away
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct RunArgs {
-    #[command(flatten)]
-    pub(super) guest: GuestArgs,
-    #[command(flatten)]
-    pub(super) process: ProcessArgs,
     /// Writes where the time went, as JSON, to a file or to standard error (-)
     #[arg(long, value_name = "FILE")]
     pub(super) timings: Option<PathBuf>,
@@ -38,6 +34,11 @@ pub(crate) struct RunArgs {
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub(super) command: Vec<String>,
+    // Their headings would go on to whatever comes after them.
+    #[command(flatten)]
+    pub(super) guest: GuestArgs,
+    #[command(flatten)]
+    pub(super) process: ProcessArgs,
 }
 
 /// What the VM is made of.

@@ -54,7 +54,6 @@ impl Run<'_> {
             kernel: parts.kernel,
             initramfs: parts.initramfs,
             image: parts.image,
-            hostname: None,
             tap,
             limit: guest.boot_timeout,
             cancel: Some(interrupts.cancel()),

@@ -22,7 +22,6 @@ fn boot_that(fails: &str, limit: Duration, cancel: Option<Cancel>) -> BootError 
         kernel: "/kernel".into(),
         initramfs: "/initramfs".into(),
         image: "/image".into(),
-        hostname: None,
         tap: None,
         limit,
         cancel,
