@@ -8,6 +8,8 @@
 //!
 //! The death of PID 1 is the death of its machine, so nothing a client sends may end it: every failure below is a value.
 
+#![deny(unsafe_code)]
+
 mod button;
 mod children;
 mod console;
@@ -20,6 +22,7 @@ mod service;
 mod session;
 mod shutdown;
 mod stdio;
+#[expect(unsafe_code, reason = "the one place for it")]
 mod sys;
 mod users;
 

@@ -185,10 +185,9 @@ fn a_background_process_that_holds_the_pipe_holds_nobody_up() {
 fn output_written_just_before_the_end_is_never_lost() {
     let agent = Agent::start();
     for _ in 0..20 {
-        let output = agent.run(&shell("head -c 60000 /dev/zero; (sleep 25 &) ; exit 1"));
+        let output = agent.run(&shell("head -c 60000 /dev/zero; (sleep 5 &) ; exit 1"));
         assert_eq!((output.status, output.stdout.len()), (ExitStatus::Code(1), 60_000));
     }
-    agent.sh("pkill -9 -P \"$(cut -d' ' -f4 /proc/$$/stat)\" sleep");
 }
 
 #[test]

@@ -70,6 +70,16 @@ fn garbage_is_answered_and_ends_only_its_own_connection() {
 }
 
 #[test]
+fn a_client_that_never_says_hello_is_sent_away() {
+    let agent = Agent::start();
+    let mut stream = agent.stream();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // A byte of a frame does not buy more time.
+    stream.write_all(&[9]).unwrap();
+    assert_refused(stream, ErrorCode::Protocol);
+}
+
+#[test]
 fn messages_out_of_place_end_the_connection() {
     let agent = Agent::start();
     let mut stream = agent.stream();
