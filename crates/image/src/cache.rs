@@ -12,11 +12,15 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock, syncfs};
 use rustix::io::Errno;
 use types::progress::Progress;
+
+use crate::tool::Tool;
 
 /// Something in the cache could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -57,35 +61,25 @@ impl Bucket {
         let lock = open_lock(&path)?;
         if !try_lock(&lock).map_err(failed)? {
             let _waiting = progress.stage("Waiting for another build of the same", None);
-            retry(|| flock(&lock, FlockOperation::LockExclusive)).map_err(failed)?;
+            rustix::io::retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive)).map_err(failed)?;
         }
-        self.sweep(key);
+        if let Err(err) = self.sweep() {
+            log::warn!("cannot remove what dead builders left: {err}: {}", err.source);
+        }
         Ok(Turn { bucket: self, key: key.into(), lock })
     }
 
-    /// Removes what dead builders left. Nobody waits for this and nobody fails because of it.
-    fn sweep(&self, mine: &str) {
-        let entries = match fs::read_dir(&self.dir) {
-            Ok(entries) => entries,
-            Err(err) => return log::warn!("cannot look for stale files in {}: {err}", self.dir.display()),
-        };
-        for path in
-            entries.flatten().map(|entry| entry.path()).filter(|path| path.extension() == Some("staging".as_ref()))
-        {
-            let swept = || -> io::Result<()> {
-                if path.file_stem() != Some(mine.as_ref()) {
-                    let lock = open_lock(&path.with_extension("lock")).map_err(|err| err.source)?;
-                    if !try_lock(&lock)? {
-                        return Ok(());
-                    }
-                    return remove_tree(&path);
-                }
-                remove_tree(&path)
-            };
-            if let Err(err) = swept() {
-                log::warn!("cannot remove the stale {}: {err}", path.display());
+    /// Removes the staging areas of other things whose builders are gone.
+    fn sweep(&self) -> Result<(), CacheError> {
+        let entries = fs::read_dir(&self.dir).map_err(CacheError::new("list", &self.dir))?;
+        let areas = entries.flatten().map(|entry| entry.path());
+        for area in areas.filter(|path| path.extension() == Some("staging".as_ref())) {
+            let lock = open_lock(&area.with_extension("lock"))?;
+            if try_lock(&lock).map_err(|err| CacheError::new("lock", &area)(err.into()))? {
+                remove_tree(&area).map_err(CacheError::new("remove", &area))?;
             }
         }
+        Ok(())
     }
 }
 
@@ -100,9 +94,9 @@ impl Turn<'_> {
     /// An empty private directory, removed when dropped.
     pub(crate) fn stage(&self) -> Result<Staging<'_>, CacheError> {
         let path = self.bucket.dir.join(format!("{}.staging", self.key));
+        remove_tree(&path).map_err(CacheError::new("remove the stale", &path))?;
         let mut private = fs::DirBuilder::new();
-        std::os::unix::fs::DirBuilderExt::mode(&mut private, 0o700);
-        private.create(&path).map_err(CacheError::new("create the directory", &path))?;
+        private.mode(0o700).create(&path).map_err(CacheError::new("create the directory", &path))?;
         Ok(Staging { turn: self, path })
     }
 }
@@ -153,16 +147,44 @@ impl Drop for Staging<'_> {
     }
 }
 
+/// Removes a directory with all that is in it, but never follows a mount: what is mounted is not ours to remove.
 fn remove_tree(path: &Path) -> io::Result<()> {
+    let real = match fs::canonicalize(path) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
+        real => real?,
+    };
+    if let Some(mounted) = mounts()?.into_iter().find(|mount| mount.starts_with(&real)) {
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("{} is mounted", mounted.display())));
+    }
     match fs::remove_dir_all(path) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-        // Files of a user namespace's other users; only that namespace may remove them.
+        // Files of subordinate users, made by a contained tool; so one must remove them.
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
-            crate::debian::remove_as_namespace_root(path).map_err(io::Error::other)?;
-            fs::remove_dir_all(path)
+            let mut tool = Tool::contained("rm", "coreutils").map_err(io::Error::other)?;
+            tool.command().args(["-rf", "--one-file-system", "--"]).arg(path);
+            tool.run(&mut |_| ()).map_err(io::Error::other)
         }
         done => done,
     }
+}
+
+/// Where something is mounted: the fifth field of each line (proc_pid_mountinfo(5)).
+fn mounts() -> io::Result<Vec<PathBuf>> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    let points = table.split(|b| *b == b'\n').filter_map(|line| line.split(|b| *b == b' ').nth(4));
+    Ok(points.map(unescape).collect())
+}
+
+/// The kernel writes space, tab, newline and backslash as `\040` and so on.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        let digits = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let escaped = digits.filter(|_| *first == b'\\').and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &tail[3..] } else { tail };
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
 fn open_lock(path: &Path) -> Result<File, CacheError> {
@@ -171,14 +193,10 @@ fn open_lock(path: &Path) -> Result<File, CacheError> {
 }
 
 fn try_lock(file: &File) -> Result<bool, Errno> {
-    match retry(|| flock(file, FlockOperation::NonBlockingLockExclusive)) {
+    match rustix::io::retry_on_intr(|| flock(file, FlockOperation::NonBlockingLockExclusive)) {
         Err(Errno::WOULDBLOCK) => Ok(false),
         done => done.map(|()| true),
     }
-}
-
-fn retry(mut call: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
-    rustix::io::retry_on_intr(&mut call)
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! A tree of Debian packages, made by mmdebstrap (or debootstrap where only that is installed).
 //!
-//! As root the tree is a directory. As anybody else it is made in a user namespace: there the files belong to users
-//! that exist only inside, so it leaves as a tar archive, which [`crate::ext4`] unpacks inside such a namespace again.
+//! The tools run contained and as root of some kind, so that the files get their real owners, and no mount or process
+//! of theirs outlives us. Who is not root finds the other owners' files under subordinate user ids.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use types::progress::Stage;
@@ -13,14 +12,10 @@ use crate::apt::{self, Apt};
 use crate::build::ImageError;
 use crate::cache::{CacheError, Staging};
 use crate::recipe::Recipe;
-use crate::tool::{Tool, ToolError};
+use crate::tool::Tool;
 
 /// What is to be installed where something is missing.
 pub(crate) const PACKAGES: &str = "mmdebstrap e2fsprogs";
-/// For those who are not root.
-const NAMESPACE_PACKAGES: &str = "mmdebstrap uidmap";
-/// The directory of a staging area that a user namespace may write to.
-const SHARED: &str = "shared";
 
 /// Nobody reads manuals in a sandbox; licences stay.
 const LEFT_OUT: &[&str] = &[
@@ -32,45 +27,25 @@ const LEFT_OUT: &[&str] = &[
 ];
 
 /// Removes what belongs to the host or to the moment. What a guest is called and whom it asks for names is decided
-/// when it runs, so those files are neutral.
-const TIDY: &str = r#"set -eu
-cd "$1"
-rm -f etc/resolv.conf etc/hostname etc/hosts etc/machine-id var/lib/dbus/machine-id
-: > etc/resolv.conf
-: > etc/machine-id
-echo localhost > etc/hostname
-printf '127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n' > etc/hosts
-find var/log -type f -delete
-rm -rf var/cache/debconf/*-old var/cache/apt/*.bin var/cache/apt/archives/*.deb var/cache/ldconfig/aux-cache
-"#;
+/// when it runs, so those files are neutral. (One line: mmdebstrap wonders whether it is the name of a program.)
+const TIDY: &str = concat!(
+    "set -eu; cd \"$1\"; ",
+    "rm -f etc/resolv.conf etc/hostname etc/hosts etc/machine-id var/lib/dbus/machine-id; ",
+    ": > etc/resolv.conf; : > etc/machine-id; echo localhost > etc/hostname; ",
+    "printf '127.0.0.1 localhost\\n::1 localhost ip6-localhost ip6-loopback\\n' > etc/hosts; ",
+    "find var/log -name '*.log' -delete; ",
+    "rm -rf var/cache/debconf/*-old var/cache/apt/*.bin var/cache/apt/archives/*.deb var/cache/ldconfig/aux-cache",
+);
 
-/// The files of a root filesystem, before they are in one.
-pub(crate) enum Tree {
-    /// With their real owners.
-    Directory(PathBuf),
-    /// To be unpacked in a user namespace.
-    Tar(PathBuf),
-}
-
-/// Installs the recipe's packages into the staging area.
-pub(crate) fn bootstrap(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Result<Tree, ImageError> {
-    let root = rustix::process::geteuid().is_root();
-    if !Tool::is_installed("mmdebstrap") && Tool::is_installed("debootstrap") && root {
+/// Installs the recipe's packages into a directory of the staging area.
+pub(crate) fn bootstrap(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Result<PathBuf, ImageError> {
+    if !Tool::is_installed("mmdebstrap") && Tool::is_installed("debootstrap") {
         return debootstrap(recipe, staging, stage);
     }
-    let mut tool = Tool::find("mmdebstrap", PACKAGES)?.holding(staging.lock())?;
-    if !root && !Tool::is_installed("newuidmap") {
-        return Err(ToolError::Missing { tool: "newuidmap", packages: NAMESPACE_PACKAGES }.into());
-    }
-    let (tree, target, mode) = if root {
-        let target = staging.path().join("root");
-        (Tree::Directory(target.clone()), target, "--mode=root")
-    } else {
-        let target = staging.path().join("root.tar");
-        (Tree::Tar(target.clone()), target, "--mode=unshare")
-    };
+    let target = staging.path().join("root");
+    let mut tool = Tool::contained("mmdebstrap", PACKAGES)?.holding(staging.lock())?;
     let command = tool.command();
-    command.args(["--variant=minbase", "--components=main", mode]);
+    command.args(["--variant=minbase", "--components=main", "--mode=root", "--format=directory"]);
     command.args(LEFT_OUT.iter().map(|rule| format!("--dpkgopt={rule}")));
     command.arg(format!("--customize-hook={TIDY}"));
     if !recipe.packages.is_empty() {
@@ -78,30 +53,37 @@ pub(crate) fn bootstrap(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stag
     }
     command.arg(recipe.suite.as_str()).arg(&target).args(host_sources(recipe, staging, stage));
     set_environment(&mut tool);
-    tool.run(&mut |line| stage.note(line.strip_prefix("I: ").unwrap_or(line)))?;
-    Ok(tree)
+    tool.run(&mut |line| announce(line, stage))?;
+    Ok(target)
 }
 
-/// Older, slower, root only, and without security updates unless the host's sources are written into the tree after.
-fn debootstrap(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Result<Tree, ImageError> {
+/// Older, slower, and without security updates unless the host's sources are written into the tree after.
+fn debootstrap(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Result<PathBuf, ImageError> {
     let target = staging.path().join("root");
     let sources = host_sources(recipe, staging, stage);
-    let mut tool = Tool::find("debootstrap", PACKAGES)?.holding(staging.lock())?;
+    let mut tool = Tool::contained("debootstrap", PACKAGES)?.holding(staging.lock())?;
     tool.command().args(["--variant=minbase", "--components=main"]);
     if !recipe.packages.is_empty() {
         tool.command().arg(format!("--include={}", include(recipe)));
     }
     tool.command().arg(recipe.suite.as_str()).arg(&target).args(base_uri(&sources, recipe.suite.as_str()));
     set_environment(&mut tool);
-    tool.run(&mut |line| stage.note(line.strip_prefix("I: ").unwrap_or(line)))?;
+    tool.run(&mut |line| announce(line, stage))?;
     if !sources.is_empty() {
         let list = target.join("etc/apt/sources.list");
         fs::write(&list, sources.join("\n") + "\n").map_err(CacheError::new("write", &list))?;
     }
-    let mut tidy = Tool::find("sh", "dash")?.holding(staging.lock())?;
-    tidy.command().args(["-c", TIDY, "sh"]).arg(&target);
+    let mut tidy = Tool::contained("sh", "dash")?.holding(staging.lock())?;
+    tidy.command().args(["-c", &format!("{TIDY}; rm -rf var/lib/apt/lists/*"), "sh"]).arg(&target);
     tidy.run(&mut |_| ())?;
-    Ok(Tree::Directory(target))
+    Ok(target)
+}
+
+/// Both tools begin what is worth knowing with an `I:`; the text of our own hook is not.
+fn announce(line: &str, stage: &dyn Stage) {
+    if let Some(step) = line.strip_prefix("I: ").filter(|step| !step.starts_with("running --")) {
+        stage.note(step);
+    }
 }
 
 /// The URI of the line that has the release itself; ours have no spaces but between fields.
@@ -149,26 +131,6 @@ fn set_environment(tool: &mut Tool) {
             Err(err) => log::debug!("apt-config says nothing about proxies: {err}"),
         }
     }
-}
-
-/// A directory that the user namespace's root can write to when it starts in it. Its parent stays private.
-pub(crate) fn shared_dir(staging: &Path) -> Result<PathBuf, CacheError> {
-    let dir = staging.join(SHARED);
-    let made = fs::create_dir(&dir).and_then(|()| fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)));
-    made.map_err(CacheError::new("create the directory", &dir))?;
-    Ok(dir)
-}
-
-/// Runs a shell script as root of a user namespace, started in `dir`.
-pub(crate) fn namespace_shell(dir: &Path, script: &str) -> Result<Tool, ToolError> {
-    let mut tool = Tool::find("mmdebstrap", NAMESPACE_PACKAGES)?;
-    tool.command().args(["--unshare-helper", "sh", "-euc", script, "sh"]).current_dir(dir);
-    Ok(tool)
-}
-
-/// Empties the shared directory of a staging area, which holds files of the namespace's users.
-pub(crate) fn remove_as_namespace_root(staging: &Path) -> Result<(), ToolError> {
-    namespace_shell(&staging.join(SHARED), "find . -mindepth 1 -delete")?.run(&mut |_| ())
 }
 
 #[cfg(test)]

@@ -8,13 +8,14 @@ use std::process::Command;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-/// Makes the program end (`SIGTERM`) when the calling thread does, and lets it and its descendants inherit `held`.
+/// Kills the program when the calling thread ends, and lets it and its descendants inherit `held`.
 ///
-/// A thread, not the process, is the parent here: call this on the thread that waits for the program.
+/// A thread, not the process, is the parent here: call this on the thread that waits for the program. Killed, not
+/// asked to end: mmdebstrap would finish its current step first, and its files are garbage either way.
 pub(crate) fn tie_to_parent(command: &mut Command, held: Option<File>) {
     let parent = getpid();
     let in_child = move || {
-        set_parent_process_death_signal(Some(Signal::TERM))?;
+        set_parent_process_death_signal(Some(Signal::KILL))?;
         // Whoever died before the line above cannot send the signal any more.
         if getppid() != Some(parent) {
             return Err(io::ErrorKind::Interrupted.into());

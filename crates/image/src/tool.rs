@@ -1,4 +1,7 @@
 //! Runs a program of the distribution, hears what it says, and keeps its last words for the error.
+//!
+//! A *contained* program has a PID and a mount namespace of its own (and a user namespace, if we are not root): when we
+//! die, in whatever way, everything it started dies and everything it mounted is gone, in one instant.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,6 +17,8 @@ const LAST_LINES: usize = 12;
 const MAX_LINE: u64 = 4096;
 /// mke2fs and its like live here, and a plain user's `PATH` does not have it.
 const SBIN: &str = "/usr/local/sbin:/usr/sbin:/sbin";
+/// Options of unshare(1). The first process inside is killed with it, and takes the others along.
+const CONTAINMENT: [&str; 4] = ["--mount", "--pid", "--fork", "--kill-child=KILL"];
 /// What the kernel, and apt before it tries, say about a full disk.
 const DISK_FULL: &[&str] = &["No space left on device", "You don't have enough free space"];
 
@@ -74,6 +79,27 @@ impl Tool {
         Ok(Self { name, command, held: None })
     }
 
+    /// Finds the program and runs it contained, as root: the real one, or that of a user namespace in which our own
+    /// files are root's and the other users are our subordinate ones.
+    pub(crate) fn contained(name: &'static str, packages: &'static str) -> Result<Self, ToolError> {
+        let path = search_path();
+        let program = which(name, &path).ok_or(ToolError::Missing { tool: name, packages })?;
+        let root = rustix::process::geteuid().is_root();
+        if !root && which("newuidmap", &path).is_none() {
+            return Err(ToolError::Missing { tool: "newuidmap", packages: "uidmap" });
+        }
+        if root && !may_unshare()? {
+            // A container without that privilege. It cannot mount either, and what it started holds our lock.
+            return Self::find(name, packages);
+        }
+        let mut tool = Self::find("unshare", "util-linux")?;
+        if !root {
+            tool.command.args(["--user", "--map-root-user", "--map-auto"]);
+        }
+        tool.command.args(CONTAINMENT).arg("--").arg(program);
+        Ok(Self { name, ..tool })
+    }
+
     pub(crate) fn is_installed(name: &str) -> bool {
         which(name, &search_path()).is_some()
     }
@@ -112,6 +138,16 @@ impl Tool {
         let said = last_lines(&output.stderr[..], &mut |_| ()).map_err(|source| ToolError::Start { tool, source })?;
         judge(tool, output.status, said)?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+fn may_unshare() -> Result<bool, ToolError> {
+    let mut probe = Tool::find("unshare", "util-linux")?;
+    probe.command.args(CONTAINMENT).args(["--", "true"]);
+    match probe.output() {
+        Ok(_) => Ok(true),
+        Err(ToolError::Failed { .. }) => Ok(false),
+        Err(err) => Err(err),
     }
 }
 
@@ -199,6 +235,17 @@ mod tests {
     #[test]
     fn standard_output_is_returned_alone() {
         assert_eq!(shell("echo out; echo err >&2").output().unwrap(), "out\n");
+    }
+
+    #[test]
+    fn what_is_contained_sees_only_itself() {
+        let mut tool = Tool::contained("sh", "dash").unwrap();
+        tool.command().args(["-c", "echo $$ $(id -u)"]);
+        let said = tool.output().unwrap();
+        assert!(said.ends_with(" 0\n"), "{said}");
+        if may_unshare().unwrap() {
+            assert_eq!(said, "1 0\n");
+        }
     }
 
     #[test]
