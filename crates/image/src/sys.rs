@@ -29,3 +29,22 @@ pub(crate) fn tie_to_parent(command: &mut Command, held: Option<File>) {
     // async-signal-safe: it makes three raw system calls on values captured beforehand, and neither allocates nor locks.
     unsafe { command.pre_exec(in_child) };
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_program_ends_with_the_thread_that_started_it() {
+        let start = || {
+            let mut command = Command::new("sleep");
+            command.arg("600");
+            tie_to_parent(&mut command, None);
+            command.spawn().unwrap()
+        };
+        let mut child = std::thread::spawn(start).join().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+    }
+}

@@ -249,6 +249,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_contained_dies_with_all_it_started() {
+        let lock = tempfile::NamedTempFile::new().unwrap();
+        let exclusive = rustix::fs::FlockOperation::LockExclusive;
+        rustix::fs::flock(lock.as_file(), exclusive).unwrap();
+        let lock_path = lock.path().to_owned();
+        let started = std::time::Instant::now();
+        let start = move || {
+            let mut tool = Tool::contained("sh", "dash").unwrap().holding(lock.as_file()).unwrap();
+            tool.command.args(["-c", "trap '' TERM; sleep 100 & echo up; sleep 100"]).stdout(Stdio::piped());
+            sys::tie_to_parent(&mut tool.command, tool.held.take());
+            let mut child = tool.command.spawn().unwrap();
+            assert_eq!(child.stdout.as_mut().unwrap().read(&mut [0; 8]).unwrap(), 3);
+            (child, File::open(&lock_path).unwrap())
+        };
+        let (mut child, again) = std::thread::spawn(start).join().unwrap();
+        // Every process that inherited the lock must be gone before it is ours.
+        rustix::fs::flock(&again, exclusive).unwrap();
+        assert!(started.elapsed().as_secs() < 60, "they lived on");
+        assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
     fn the_program_inherits_the_lock() {
         let file = tempfile::tempfile().unwrap();
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
