@@ -123,3 +123,43 @@ impl Device for Rng {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Rng;
+    use crate::fuzzing;
+    use crate::test_utils::{Buffer, FREE, Rig};
+
+    #[test]
+    fn all_buffers_are_filled_and_differ() {
+        let mut rig = Rig::running(Box::new(Rng::new()));
+        let chain = [rig.writable(7), rig.writable(1000), rig.writable(32)];
+        rig.queues[0].add(&chain);
+        rig.notify(0);
+        assert_eq!(rig.queues[0].take_used(), Some((0, 1039)));
+        let bytes = rig.bytes(&chain[1]);
+        assert_ne!(bytes[..500], bytes[500..]);
+        assert_ne!(rig.bytes(&chain[2]), [0; 32]);
+    }
+
+    #[test]
+    fn a_greedy_driver_gets_a_short_answer() {
+        let mut rig = Rig::running(Box::new(Rng::new()));
+        let whole = Buffer { address: FREE, len: 6 << 20, writable: true };
+        rig.queues[0].add(&[whole; 60]);
+        rig.queues[0].add(&[Buffer { writable: false, ..whole }]);
+        rig.notify(0);
+        assert_eq!(rig.queues[0].take_used(), Some((0, 64 << 10)));
+        assert_eq!(rig.queues[0].take_used(), Some((60, 0)));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn any_driver_is_survived(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            fuzzing::rng(&bytes);
+        }
+    }
+}

@@ -38,6 +38,8 @@ const TX: u16 = 1;
 const QUEUE_SIZE: u16 = 256;
 const EVENT_QUEUE_SIZE: u16 = 16;
 const LISTENER_TOKEN: u32 = 0;
+/// Bounds memory and descriptors: each connection has one descriptor and at most one backlog.
+const MAX_CONNECTIONS: usize = 1024;
 /// How many packets are taken, or clients admitted, before the loop may look after something else.
 const BATCH: usize = 64;
 /// 0 to 2 have meanings of their own.
@@ -79,6 +81,7 @@ pub struct VsockStateV1 {
 pub struct Vsock {
     cid: u64,
     listener: Listener,
+    max_connections: usize,
     next_port: u32,
     /// The driver must learn that its connections are gone.
     reset_owed: bool,
@@ -110,7 +113,14 @@ impl Vsock {
             return Err(VsockError::Cid { cid });
         }
         let listener = Listener::bind(&socket).map_err(|source| VsockError::Listen { path: socket, source })?;
-        Ok(Self { cid, listener, next_port: *Hub::PORTS.start(), reset_owed: false, active: None })
+        Ok(Self {
+            cid,
+            listener,
+            max_connections: MAX_CONNECTIONS,
+            next_port: *Hub::PORTS.start(),
+            reset_owed: false,
+            active: None,
+        })
     }
 
     /// Does what can be done now: events and packets for the guest, then its own.
@@ -210,7 +220,8 @@ impl Device for Vsock {
         let Activation { mem, irq, queues, poller, .. } = activation;
         let [rx, tx, event] = <[Queue; 3]>::try_from(queues).expect("as many as queue_sizes");
         let listener_watch = Watch::new(Arc::clone(&poller), LISTENER_TOKEN);
-        let hub = Hub::new(self.cid, self.listener.path.clone(), poller, self.next_port);
+        let mut hub = Hub::new(self.cid, self.listener.path.clone(), self.max_connections, poller);
+        hub.set_next_port(self.next_port);
         let mut active = Active { mem, irq, rx, tx, event, hub, listener_watch, tx_waits: false, accept_failed: false };
         active.listen(&self.listener).map_err(|source| ActivateError::Poll { source })?;
         self.active = Some(active);

@@ -30,8 +30,6 @@ use crate::poll::Watch;
 use crate::queue::{self, QueueError};
 use crate::{GuestMem, Interest, Poller, Readiness, Work};
 
-/// Bounds memory and descriptors: each connection has one descriptor and at most one backlog.
-const MAX_CONNECTIONS: usize = 1024;
 /// How many packets without data may wait before nothing more is taken from the guest.
 const MAX_CONTROL: usize = 1024;
 /// How many turns are made before the loop may look after something else.
@@ -66,6 +64,7 @@ enum Turn {
 #[derive(Debug)]
 pub(super) struct Hub {
     cid: u64,
+    max_connections: usize,
     path: PathBuf,
     poller: Arc<dyn Poller>,
     greetings: BTreeMap<u32, Greeting>,
@@ -81,9 +80,10 @@ pub(super) struct Hub {
 
 impl Hub {
     /// Token 0 is left to the caller.
-    pub(super) fn new(cid: u64, path: PathBuf, poller: Arc<dyn Poller>, next_port: u32) -> Self {
+    pub(super) fn new(cid: u64, path: PathBuf, max_connections: usize, poller: Arc<dyn Poller>) -> Self {
         Self {
             cid,
+            max_connections,
             path,
             poller,
             greetings: BTreeMap::new(),
@@ -92,7 +92,7 @@ impl Hub {
             control: VecDeque::new(),
             line: VecDeque::new(),
             next_token: FIRST_TOKEN,
-            next_port,
+            next_port: FIRST_PORT,
         }
     }
 }
@@ -100,13 +100,18 @@ impl Hub {
 impl Hub {
     pub(super) const PORTS: RangeInclusive<u32> = FIRST_PORT..=LAST_PORT;
 
+    /// Goes on counting ports where another hub ended.
+    pub(super) const fn set_next_port(&mut self, port: u32) {
+        self.next_port = port;
+    }
+
     pub(super) const fn next_port(&self) -> u32 {
         self.next_port
     }
 
     /// Whether there is no place for another connection.
     pub(super) fn is_full(&self) -> bool {
-        self.connections.len() + self.greetings.len() >= MAX_CONNECTIONS
+        self.connections.len() + self.greetings.len() >= self.max_connections
     }
 
     /// Whether so much waits for the guest that nothing should be taken from it.
