@@ -31,12 +31,12 @@ const GUEST_BUS: &str = "virtio_mmio";
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// The file is not a kernel.
-    #[error("the kernel {} {reason}", path.display())]
+    #[error("{} cannot be booted as a kernel", path.display())]
     Header {
         /// The file.
         path: PathBuf,
         /// Why.
-        reason: HeaderError,
+        source: HeaderError,
     },
     /// Nothing to take one from.
     #[error(
@@ -93,8 +93,8 @@ pub fn guest_kernel(explicit: Option<&Path>, dirs: &Dirs, progress: &dyn Progres
 impl GuestKernel {
     /// The kernel in this file; modules are looked for beside it and in the system.
     fn at(image: &Path) -> Result<Self, KernelError> {
-        let refused = |reason| KernelError::Header { path: image.into(), reason };
-        let image = fs::canonicalize(image).map_err(|source| refused(HeaderError::Read(source)))?;
+        let refused = |source| KernelError::Header { path: image.into(), source };
+        let image = fs::canonicalize(image).map_err(|err| refused(HeaderError::Read(err)))?;
         let release = header::release_of(&image).map_err(refused)?;
         let dir = image.parent().unwrap_or(Path::new("/"));
         let beside = [&dir.join(".."), dir, Path::new("/")].map(|root| modules_below(root, &release));

@@ -26,13 +26,13 @@ const CHUNK: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum HeaderError {
     /// It could not be read.
-    #[error("cannot be read")]
+    #[error("it cannot be read")]
     Read(#[source] io::Error),
     /// Neither of the two formats.
-    #[error("is neither a bzImage nor an x86-64 vmlinux")]
+    #[error("it is neither a bzImage nor an x86-64 vmlinux")]
     NotAKernel,
     /// A bzImage or vmlinux with its end missing.
-    #[error("is cut short: its header speaks of {expected} bytes, the file has {found}")]
+    #[error("it is cut short: its header speaks of {expected} bytes, the file has {found}")]
     Truncated {
         /// As the header says.
         expected: u64,
@@ -40,7 +40,7 @@ pub enum HeaderError {
         found: u64,
     },
     /// The release is not there, or not one.
-    #[error("does not say which Linux release it is")]
+    #[error("it does not say which Linux release it is")]
     NoRelease,
 }
 

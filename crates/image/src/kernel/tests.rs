@@ -52,10 +52,11 @@ fn a_given_file_that_is_no_kernel_is_named() {
     let path = dir.path().join("vmlinuz");
     fs::write(&path, "#!/bin/sh\n").unwrap();
     let error = GuestKernel::at(&path).unwrap_err();
-    let words = format!("the kernel {} is neither a bzImage nor an x86-64 vmlinux", path.display());
-    assert_eq!(error.to_string(), words);
+    assert_eq!(error.to_string(), format!("{} cannot be booted as a kernel", path.display()));
+    let reason = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(reason, "it is neither a bzImage nor an x86-64 vmlinux");
     let error = GuestKernel::at(&dir.path().join("nowhere")).unwrap_err();
-    assert!(matches!(error, KernelError::Header { reason: HeaderError::Read(_), .. }), "{error}");
+    assert!(matches!(error, KernelError::Header { source: HeaderError::Read(_), .. }), "{error}");
 }
 
 #[test]
