@@ -69,7 +69,15 @@ impl Run<'_> {
             let inner: serde_json::Value = serde_json::from_str(&text).context("the timings inside are not JSON")?;
             self.timings.set("inside", inner);
         }
-        Ok(interrupts.fatal().map_or_else(|| ended.exit_code(), stopped_by))
+        Ok(interrupts.fatal().map_or_else(|| ended.exit_code(), |signal| self.stopped_by(signal)))
+    }
+
+    /// A signal to us ended it all.
+    fn stopped_by(&self, signal: i32) -> ExitCode {
+        if !self.args.quiet {
+            eprintln!("forkd: interrupted by signal {signal}; the VM is gone");
+        }
+        u8::try_from(128 + signal).map_or(ExitCode::FAILURE, ExitCode::from)
     }
 
     fn tell(&self, ended: Ended) -> ExitCode {
@@ -78,10 +86,4 @@ impl Run<'_> {
         }
         ended.exit_code()
     }
-}
-
-/// A signal to us ended it all.
-fn stopped_by(signal: i32) -> ExitCode {
-    eprintln!("forkd: interrupted by signal {signal}; the VM is gone");
-    u8::try_from(128 + signal).map_or(ExitCode::FAILURE, ExitCode::from)
 }

@@ -1,4 +1,6 @@
 //! The last lines of a log that a guest may have written: bounded, and without what a terminal would obey.
+//!
+//! What a panicking kernel prints after it has said so is its registers and its stack; what led there came before.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,6 +9,7 @@ use std::path::Path;
 const LINES: usize = 15;
 const MAX_BYTES: u64 = 16 << 10;
 const MAX_LINE: usize = 200;
+const PANIC: &str = "Kernel panic - not syncing";
 
 /// The last lines, each indented; one line that says so when there is nothing.
 pub(crate) fn tail(path: &Path) -> String {
@@ -14,7 +17,10 @@ pub(crate) fn tail(path: &Path) -> String {
         Ok(bytes) => printable(&String::from_utf8_lossy(&bytes)),
         Err(error) => return format!("  ({} cannot be read: {error})", path.display()),
     };
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let mut lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    if let Some(panic) = lines.iter().position(|line| line.contains(PANIC)) {
+        lines.truncate(panic + 1);
+    }
     if lines.is_empty() {
         return "  (nothing was written)".into();
     }
@@ -60,6 +66,13 @@ mod tests {
         assert_eq!(shown.len(), 202);
         let shown = tail_of(&[0xff; 40_000]);
         assert!(shown.chars().count() <= 202);
+    }
+
+    #[test]
+    fn a_panic_shows_what_led_to_it_and_not_the_stack() {
+        let trace = "[1.2] RIP: 0033:0x7f\n".repeat(40);
+        let shown = tail_of(format!("agent: no root disk\n[1.1] {PANIC}: init died\n{trace}").as_bytes());
+        assert_eq!(shown, format!("  agent: no root disk\n  [1.1] {PANIC}: init died"));
     }
 
     #[test]

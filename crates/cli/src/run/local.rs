@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use engine::{BootError, BootSpec, Outcome, Tap, Vm, boot};
 use session::{Exec, SessionError};
 
-use super::{Run, stopped_by};
+use super::Run;
 use crate::interrupts::{Command, Interrupts};
 use crate::parts::Parts;
 use crate::stream::{self, Ended};
@@ -23,7 +23,7 @@ impl Run<'_> {
         let interrupts = Interrupts::catch()?;
         let mut vm = match self.boot(parts, &interrupts) {
             Ok(vm) => vm,
-            Err(error) => return interrupts.fatal().map_or_else(|| Err(error), |signal| Ok(stopped_by(signal))),
+            Err(error) => return interrupts.fatal().map_or_else(|| Err(error), |signal| Ok(self.stopped_by(signal))),
         };
         self.timings.lap("boot_us");
         self.timings.set("vmm_setup_us", vm.timings().setup_us);
@@ -38,7 +38,7 @@ impl Run<'_> {
         self.timings.lap("command_us");
         // A VM that was stopped from outside breaks the connection; that is no error of its own.
         if let Some(signal) = interrupts.fatal() {
-            return Ok(stopped_by(signal));
+            return Ok(self.stopped_by(signal));
         }
         // What the guest wrote to its disk is thrown away with it, so nothing is gained by an orderly shutdown.
         ended.map(|ended| self.tell(ended)).map_err(|error| explain(error, &mut vm))
