@@ -19,14 +19,14 @@ use crate::layout::Layout;
 use crate::push::PUSHED;
 use crate::qemu::{self, QemuSpec};
 use crate::state::{Parts, Phase, Size, StateV1, replace};
-use crate::{Machine, MachineError, console, disk};
+use crate::{Machine, MachineError, console, disk, transfer};
 
 /// How long a machine may take to come up. It takes 7 seconds here; a loaded computer may be far slower.
 const BOOT_PATIENCE: Duration = Duration::from_secs(180);
-/// How long the first knock waits for an answer. QEMU's end of the port is open long before the agent's, and a knock
-/// that came too early may never be answered; each later one waits longer, in case the agent is only slow.
-const FIRST_KNOCK: Duration = Duration::from_millis(500);
-const LONGEST_KNOCK: Duration = Duration::from_secs(8);
+/// The least a knock waits for an answer. QEMU's end of the port is open long before the agent's, and a knock that
+/// came too early is answered late or never. In case the agent is only slow, a knock waits for an eighth of the time
+/// since the start if that is longer, which is the most it can make a start later.
+const SHORTEST_KNOCK: Duration = Duration::from_millis(500);
 /// Between a knock that was refused and the next.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How many ports are tried.
@@ -62,6 +62,7 @@ pub(crate) fn boot(
 ) -> Result<Machine, MachineError> {
     let stage = progress.stage("starting the machine", None);
     disk::ensure(layout)?;
+    transfer::create(layout)?;
     let made = prepare(layout, ingredients).and_then(|()| bring_up(layout, ingredients, stage.as_ref()));
     if made.is_err() {
         layout.sweep()?;
@@ -114,7 +115,8 @@ fn bring_up_at(
 ) -> Result<Machine, MachineError> {
     let (kernel, root) = (ingredients.kernel.image.clone(), ingredients.root.clone());
     let size = host_size();
-    let launched = Launched::start(layout, &QemuSpec { kernel, root, data: layout.data_disk(), port, size })?;
+    let (data, transfer) = (layout.data_disk(), layout.transfer_disk());
+    let launched = Launched::start(layout, &QemuSpec { kernel, root, data, transfer, port, size })?;
     let state = StateV1::starting(launched.process.identity().clone(), port, ingredients.parts.clone(), size);
     state.write(layout)?;
     let mut machine = Machine { layout: layout.clone(), state };
@@ -129,15 +131,11 @@ fn bring_up_at(
 
 fn wait_for_agent(machine: &Machine, launched: &Launched, stage: &dyn Stage) -> Result<AgentHello, MachineError> {
     let begun = Instant::now();
-    let mut patience = FIRST_KNOCK;
     while begun.elapsed() < BOOT_PATIENCE {
-        match machine.connect_within(patience) {
+        match machine.connect_within(SHORTEST_KNOCK.max(begun.elapsed() / 8)) {
             Ok((connection, _)) => return Ok(connection.hello().clone()),
             Err(error @ MachineError::Session { source: SessionError::Refused { code: ErrorCode::Denied, .. } }) => {
                 return Err(error);
-            }
-            Err(MachineError::Session { source: SessionError::Timeout { .. } }) => {
-                patience = (patience * 2).min(LONGEST_KNOCK);
             }
             Err(MachineError::Session { .. } | MachineError::NotRunning) => {}
             Err(error) => return Err(error),

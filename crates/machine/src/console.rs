@@ -1,4 +1,4 @@
-//! The end of the console's log, fit to be shown to a person.
+//! The end of what the machine said, fit to be shown to a person.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,10 +15,18 @@ pub(crate) fn last_lines(log: &Path) -> String {
         Ok(bytes) => bytes,
         Err(error) => return format!("(the log cannot be read: {error})"),
     };
-    let text = String::from_utf8_lossy(&bytes);
+    match presentable(&bytes) {
+        lines if lines.is_empty() => "(nothing)".into(),
+        lines => lines,
+    }
+}
+
+/// The last lines of what a stranger wrote; a carriage return begins a line too.
+pub(crate) fn presentable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes).replace('\r', "\n");
     let clean = text.replace(|c: char| c.is_control() && c != '\n', "");
     let lines: Vec<_> = clean.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
-    if lines.is_empty() { "(nothing)".into() } else { lines[lines.len().saturating_sub(LINES)..].join("\n") }
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
 }
 
 /// Whether a line of the log's end holds the text.

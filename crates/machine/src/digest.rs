@@ -51,6 +51,10 @@ impl Version {
         }
     }
 
+    pub(crate) const fn size(&self) -> u64 {
+        self.size
+    }
+
     fn key(&self) -> String {
         format!("{}:{}", self.device, self.inode)
     }
@@ -153,7 +157,7 @@ fn compute(file: &File, meta: &Metadata) -> io::Result<String> {
 }
 
 /// Where the next data at or after an offset begins and ends.
-fn next_data(file: &File, offset: u64) -> io::Result<Option<(u64, u64)>> {
+pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<Option<(u64, u64)>> {
     match rustix::fs::seek(file, SeekFrom::Data(offset)) {
         Ok(begin) => Ok(Some((begin, rustix::fs::seek(file, SeekFrom::Hole(begin))?))),
         Err(Errno::NXIO) => Ok(None),

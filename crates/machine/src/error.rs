@@ -124,6 +124,14 @@ pub enum MachineError {
         /// The file.
         path: PathBuf,
     },
+    /// A file to be pushed is larger than what can be pushed at once.
+    #[error("{} is too large to be copied into the machine, which takes {limit_bytes} bytes more at once", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The room there was.
+        limit_bytes: u64,
+    },
     /// A command of ours failed inside.
     #[error("cannot {doing} in the machine ({}): {said}", describe(*status))]
     Inside {

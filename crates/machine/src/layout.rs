@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! <data>/machine/    data.raw         the disk that survives: what forkd keeps inside
+//!                    transfer.raw     the disk that files come by; empty but for that moment
 //! <cache>/machine/   digests.json     digests of pushed files, so that nothing is hashed twice
 //! <run>/machine/     lock             held by whoever starts, stops or removes the machine
 //!                    state.json       which process it is and what it was made of
@@ -73,6 +74,10 @@ impl Layout {
         self.data.join("data.raw")
     }
 
+    pub(crate) fn transfer_disk(&self) -> PathBuf {
+        self.data.join("transfer.raw")
+    }
+
     pub(crate) fn digests(&self) -> PathBuf {
         self.cache.join("digests.json")
     }
@@ -92,7 +97,7 @@ impl Layout {
 
     /// Removes what belongs to a machine that runs no more. The console's log stays for whoever asks why.
     pub(crate) fn sweep(&self) -> Result<(), MachineError> {
-        for path in [self.state(), self.qmp(), self.initramfs(), self.token()] {
+        for path in [self.state(), self.qmp(), self.initramfs(), self.token(), self.transfer_disk()] {
             remove_file(&path)?;
         }
         Ok(())

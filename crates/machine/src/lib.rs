@@ -31,7 +31,7 @@ mod state;
 mod status;
 mod stop;
 mod sys;
-mod tar;
+mod transfer;
 
 pub use connect::Machine;
 pub use error::MachineError;

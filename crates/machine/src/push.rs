@@ -1,22 +1,28 @@
 //! Brings files of this computer into the machine, once per content.
 //!
-//! A file lands at `/var/lib/forkd/pushed/<digest>/<name>` and is whole when it has that name. `tar` on both sides
-//! carries holes as holes, so an image of gigabytes costs what is written in it.
+//! ```text
+//! file ──> transfer disk ──> pushed/.incoming.XXXXXX/<n> ──> pushed/<digest>/<name>
+//!      copy             dd, inside                       mv, inside
+//! ```
+//!
+//! A file is whole when it has its name. The last step is a question of its own: it is asked only by somebody who
+//! still holds the transfer disk, so what was copied is what was written there.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use types::progress::Progress;
 
+use crate::console::presentable;
 use crate::digest::{Digests, Version};
-use crate::tar::Tar;
+use crate::transfer::{ALIGN, DEVICE, Transfer};
 use crate::{Machine, MachineError};
 
 /// Where pushed files are, on the data disk.
 pub(crate) const PUSHED: &str = "/var/lib/forkd/pushed";
-/// How many files one question is about; keeps its arguments below what one message carries.
-const ASK_AT_ONCE: usize = 256;
+/// How many files are brought in one go; keeps the arguments below what one message carries.
+const AT_ONCE: usize = 128;
 const MAX_NAME: usize = 200;
 
 /// Prints the number of each argument that is not there; those that are count as used today.
@@ -28,18 +34,40 @@ for file do
 done
 "#;
 
-/// Unpacks one file and gives it its name, once the sender has said that all is well by ending the input.
-const RECEIVE: &str = r#"
+/// Copies from the transfer disk: directory, device, block size, then place, size and mode of each file. Prints the
+/// directory they are in. dd tells its progress every second, so that the other side knows that it lives.
+const COPY: &str = r#"
 set -eu
-dir=$1 target=$2
+dir=$1 device=$2 block=$3
+shift 3
 mkdir -p "$dir"
 incoming=$(mktemp -d "$dir/.incoming.XXXXXX")
-trap 'rm -rf "$incoming"' EXIT
-tar --extract --sparse --preserve-permissions --no-same-owner --file=- --directory="$incoming"
-cat >/dev/null
+n=0
+while [ $# -gt 0 ]; do
+    whole=$((($2 + block - 1) / block * block))
+    dd if="$device" of="$incoming/$n" bs="$block" skip="$1" count="$whole" conv=sparse,fsync status=progress \
+        iflag=direct,skip_bytes,count_bytes,fullblock oflag=direct || { rm -rf "$incoming"; exit 1; }
+    truncate --size="$2" "$incoming/$n"
+    chmod "$3" "$incoming/$n"
+    n=$((n + 1))
+    shift 3
+done
 sync --file-system "$incoming"
-mkdir -p "${target%/*}"
-mv --force --no-target-directory "$incoming/file" "$target"
+echo "$incoming"
+"#;
+
+/// Gives the copies their names: the directory they are in, then the names in order.
+const COMMIT: &str = r#"
+set -eu
+incoming=$1
+shift
+n=0
+for target do
+    mkdir -p "${target%/*}"
+    mv --force --no-target-directory "$incoming/$n" "$target"
+    n=$((n + 1))
+done
+rmdir "$incoming"
 "#;
 
 /// A file to bring.
@@ -51,7 +79,8 @@ pub struct Push {
     pub remote_name: String,
 }
 
-struct Transfer {
+/// A file looked at: what it is now, and where it shall be.
+struct Planned {
     local: PathBuf,
     version: Version,
     target: String,
@@ -62,66 +91,62 @@ impl Machine {
     ///
     /// # Errors
     /// [`MachineError::BadName`] for a name that is not one path component; [`MachineError::Changed`] when a file
-    /// changes meanwhile; [`MachineError::Inside`] when the machine's disk is full.
+    /// changes meanwhile; [`MachineError::Inside`] when the machine cannot store it, such as when its disk is full.
     pub fn push(&self, files: &[Push], progress: &dyn Progress) -> Result<Vec<PathBuf>, MachineError> {
-        let transfers = self.plan(files, progress)?;
-        for batch in transfers.chunks(ASK_AT_ONCE) {
-            let targets: Vec<_> = batch.iter().map(|transfer| transfer.target.clone()).collect();
-            let missing = self.script("look for files", MISSING, &targets)?;
-            let numbers = missing.lines().filter_map(|line| line.parse::<usize>().ok());
-            for transfer in numbers.filter_map(|number| batch.get(number)) {
-                self.send(transfer, progress)?;
+        let planned = self.plan(files, progress)?;
+        for batch in planned.chunks(AT_ONCE) {
+            let missing = self.missing(batch)?;
+            if !missing.is_empty() {
+                self.bring(&missing, progress)?;
             }
         }
-        Ok(transfers.into_iter().map(|transfer| transfer.target.into()).collect())
+        Ok(planned.into_iter().map(|file| file.target.into()).collect())
     }
 
-    fn plan(&self, files: &[Push], progress: &dyn Progress) -> Result<Vec<Transfer>, MachineError> {
+    fn plan(&self, files: &[Push], progress: &dyn Progress) -> Result<Vec<Planned>, MachineError> {
         let mut digests = Digests::load(&self.layout);
-        let mut transfers = Vec::with_capacity(files.len());
+        let mut planned = Vec::with_capacity(files.len());
         let stage = progress.stage("looking at what the machine needs", Some(files.len() as u64));
         for (done, push) in (1..).zip(files) {
             check_name(&push.remote_name)?;
             let local = fs::canonicalize(&push.local).map_err(MachineError::io("find", &push.local))?;
             let (digest, version) = digests.of(&local)?;
-            transfers.push(Transfer { local, version, target: format!("{PUSHED}/{digest}/{}", push.remote_name) });
+            planned.push(Planned { local, version, target: format!("{PUSHED}/{digest}/{}", push.remote_name) });
             stage.advance(done);
         }
         digests.save()?;
-        Ok(transfers)
+        Ok(planned)
     }
 
-    fn send(&self, transfer: &Transfer, progress: &dyn Progress) -> Result<(), MachineError> {
-        let Transfer { local, target, .. } = transfer;
-        let name = local.file_name().unwrap_or_default().to_string_lossy();
-        let stage = progress.stage(&format!("copying {name} into the machine"), Some(occupied(local)?));
-        let mut tar = Tar::start(local)?;
-        let mut sent = 0;
-        let mut feed = move |chunk: &mut [u8]| {
-            let count = tar.read(chunk)?;
-            sent += count as u64;
-            stage.advance(sent);
-            if count == 0 {
-                tar.finish()?;
-                let now = fs::metadata(local).map_err(MachineError::io("read", local))?;
-                if Version::of(&now) != transfer.version {
-                    return Err(MachineError::Changed { path: local.clone() });
-                }
-            }
-            Ok(count)
-        };
-        let args = [PUSHED.to_owned(), target.clone()];
-        self.fed_script("store a file", RECEIVE, &args, &mut feed).map(|_| ())
+    fn missing<'a>(&self, files: &'a [Planned]) -> Result<Vec<&'a Planned>, MachineError> {
+        let targets: Vec<_> = files.iter().map(|file| file.target.clone()).collect();
+        let numbers = self.script("look for files", MISSING, &targets)?;
+        Ok(numbers.lines().filter_map(|line| files.get(line.parse::<usize>().ok()?)).collect())
+    }
+
+    fn bring(&self, files: &[&Planned], progress: &dyn Progress) -> Result<(), MachineError> {
+        let mut transfer = Transfer::acquire(&self.layout)?;
+        let mut args = vec![PUSHED.into(), DEVICE.into(), ALIGN.to_string()];
+        for file in files {
+            let meta = fs::metadata(&file.local).map_err(MachineError::io("read", &file.local))?;
+            let name = file.local.file_name().unwrap_or_default().to_string_lossy();
+            let stage = progress.stage(&format!("handing {name} to the machine"), Some(meta.blocks() * 512));
+            let place = transfer.write(&file.local, &file.version, stage.as_ref())?;
+            let mode = if meta.mode() & 0o111 == 0 { "644" } else { "755" };
+            args.extend([place.to_string(), file.version.size().to_string(), mode.into()]);
+        }
+        let stage = progress.stage("copying inside the machine", None);
+        let mut heard = |bytes: &[u8]| stage.note(presentable(bytes).lines().last().unwrap_or_default());
+        let incoming = self.script_heard("store files", COPY, &args, &mut heard)?;
+        let targets = files.iter().map(|file| file.target.clone());
+        let args: Vec<_> = std::iter::once(incoming).chain(targets).collect();
+        self.script("name files", COMMIT, &args).map(|_| ())
     }
 }
 
 fn check_name(name: &str) -> Result<(), MachineError> {
     let fits = (1..=MAX_NAME).contains(&name.len()) && !name.starts_with('.');
     if fits && !name.contains(['/', '\0']) { Ok(()) } else { Err(MachineError::BadName { name: name.into() }) }
-}
-
-fn occupied(path: &Path) -> Result<u64, MachineError> {
-    Ok(fs::metadata(path).map_err(MachineError::io("read", path))?.blocks() * 512)
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ pub(crate) struct QemuSpec {
     pub(crate) kernel: PathBuf,
     pub(crate) root: PathBuf,
     pub(crate) data: PathBuf,
+    pub(crate) transfer: PathBuf,
     pub(crate) port: u16,
     pub(crate) size: Size,
 }
@@ -57,10 +58,11 @@ impl QemuSpec {
         args.extend(words(&format!("-chardev file,id=console,path={CONSOLE},append=on -serial chardev:console")));
         args.extend(words(&format!("-qmp unix:{QMP},server=on,wait=off -device virtio-rng-pci")));
         let forward = format!("hostfwd=tcp:127.0.0.1:{}-:{AGENT_PORT}", self.port);
-        args.extend(words(&format!("-nic user,model=virtio-net-pci,restrict=on,{forward}")));
+        args.extend(words(&format!("-nic user,model=virtio-net-pci,ipv6=off,restrict=on,{forward}")));
         // A host whose disk is full makes writes fail inside; QEMU's own answer would be to stop the machine.
         args.extend(["-drive".into(), drive(&self.root, "snapshot=on,werror=report")]);
         args.extend(["-drive".into(), drive(&self.data, "cache=writeback,discard=unmap,werror=report")]);
+        args.extend(["-drive".into(), drive(&self.transfer, "readonly=on")]);
         args.extend(["-kernel".into(), self.kernel.clone().into()]);
         args.extend(["-initrd".into(), INITRAMFS.into(), "-append".into(), CMDLINE.into()]);
         args
@@ -123,6 +125,7 @@ mod tests {
             kernel: "/k/vmlinuz".into(),
             root: "/a,b/root.ext4".into(),
             data: "/d/data.raw".into(),
+            transfer: "/d/transfer.raw".into(),
             port: 4711,
             size: Size { cpus: 3, memory_bytes: 5 << 30 },
         }
@@ -136,16 +139,17 @@ mod tests {
     #[test]
     fn the_network_is_restricted_and_only_loopback_leads_in() {
         let nic = value("-nic");
-        assert_eq!(nic, ["user,model=virtio-net-pci,restrict=on,hostfwd=tcp:127.0.0.1:4711-:1717"]);
+        assert_eq!(nic, ["user,model=virtio-net-pci,ipv6=off,restrict=on,hostfwd=tcp:127.0.0.1:4711-:1717"]);
     }
 
     #[test]
     fn the_root_is_thrown_away_and_the_data_is_kept() {
         let drives = value("-drive");
-        assert_eq!(drives.len(), 2);
+        assert_eq!(drives.len(), 3);
         assert!(drives[0].starts_with("file=/a,,b/root.ext4,") && drives[0].contains("snapshot=on"), "{drives:?}");
         assert!(drives[1].starts_with("file=/d/data.raw,") && !drives[1].contains("snapshot"), "{drives:?}");
         assert!(drives[1].contains("cache=writeback"), "{drives:?}");
+        assert!(drives[2].starts_with("file=/d/transfer.raw,") && drives[2].contains("readonly=on"), "{drives:?}");
     }
 
     #[test]

@@ -1,0 +1,178 @@
+//! The transfer disk: how bytes get into the machine.
+//!
+//! A read-only disk of the machine whose image we write to from outside. Its file is sparse, so a file with holes
+//! costs what is written in it, and the machine reads it at the speed of its disks: a hundred times that of its
+//! network. Whoever writes to it holds its lock. The machine reads past its own cache, which knows nothing of us.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::FlockOperation;
+use types::progress::Stage;
+
+use crate::MachineError;
+use crate::digest::{Version, next_data};
+use crate::layout::Layout;
+
+/// The device's name inside.
+pub(crate) const DEVICE: &str = "/dev/vdc";
+/// What the disk can hold at once.
+pub(crate) const SIZE: u64 = 64 << 30;
+/// Files begin at multiples of this. The machine copies in blocks of it and keeps those that are all zeroes as holes.
+pub(crate) const ALIGN: u64 = 256 << 10;
+const CHUNK: usize = 1 << 20;
+
+/// Makes the disk's image, empty. Only while no machine runs.
+pub(crate) fn create(layout: &Layout) -> Result<(), MachineError> {
+    layout.create_data()?;
+    let path = layout.transfer_disk();
+    crate::layout::remove_file(&path)?;
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    file.and_then(|file| file.set_len(SIZE)).map_err(MachineError::io("create", &path))
+}
+
+/// The disk, held by us alone and emptied when dropped.
+#[derive(Debug)]
+pub(crate) struct Transfer<'a> {
+    layout: &'a Layout,
+    file: File,
+    used: u64,
+}
+
+impl<'a> Transfer<'a> {
+    /// Waits for whoever has the disk now.
+    pub(crate) fn acquire(layout: &'a Layout) -> Result<Self, MachineError> {
+        let path = layout.transfer_disk();
+        let file = OpenOptions::new().write(true).open(&path).map_err(MachineError::io("open", &path))?;
+        let locked = rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive));
+        locked.map_err(io::Error::from).map_err(MachineError::io("lock", &path))?;
+        empty(&file).map_err(MachineError::io("empty", &path))?;
+        Ok(Self { layout, file, used: 0 })
+    }
+
+    /// Writes a file to the disk and returns the place where it begins. It must be the version given, before and after.
+    pub(crate) fn write(&mut self, local: &Path, version: &Version, stage: &dyn Stage) -> Result<u64, MachineError> {
+        let reading = |source| MachineError::Io { doing: "read", path: local.into(), source };
+        let place = self.used;
+        let end = place.checked_add(version.size()).filter(|end| *end <= SIZE);
+        let end = end.ok_or_else(|| MachineError::TooLarge { path: local.into(), limit_bytes: SIZE - place })?;
+        let source = File::open(local).map_err(reading)?;
+        self.copy(&source, version.size(), place, stage).map_err(|failure| match failure {
+            // Cut short under us.
+            Failure::Read(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                MachineError::Changed { path: local.into() }
+            }
+            Failure::Read(error) => reading(error),
+            Failure::Write(source) => MachineError::Io { doing: "write", path: self.layout.transfer_disk(), source },
+        })?;
+        if Version::of(&source.metadata().map_err(reading)?) != *version {
+            return Err(MachineError::Changed { path: local.into() });
+        }
+        self.used = end.next_multiple_of(ALIGN);
+        Ok(place)
+    }
+
+    fn copy(&self, source: &File, size: u64, place: u64, stage: &dyn Stage) -> Result<(), Failure> {
+        let mut chunk = vec![0; CHUNK];
+        let (mut offset, mut copied) = (0, 0);
+        while let Some((begin, end)) = next_data(source, offset).map_err(Failure::Read)? {
+            offset = begin;
+            while offset < end.min(size) {
+                let count = usize::try_from(end.min(size) - offset).map_or(CHUNK, |left| left.min(CHUNK));
+                source.read_exact_at(&mut chunk[..count], offset).map_err(Failure::Read)?;
+                self.file.write_all_at(&chunk[..count], place + offset).map_err(Failure::Write)?;
+                offset += count as u64;
+                copied += count as u64;
+                stage.advance(copied);
+            }
+            if offset >= size {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Failure {
+    Read(io::Error),
+    Write(io::Error),
+}
+
+impl Drop for Transfer<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = empty(&self.file) {
+            log::warn!("{} stays as large as it is: {error}", self.layout.transfer_disk().display());
+        }
+    }
+}
+
+/// Gives the space back; what was there reads as zeroes.
+fn empty(file: &File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.set_len(SIZE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    use types::progress::Silent;
+
+    use super::*;
+    use crate::state::tests::layout;
+
+    fn version(path: &Path) -> Version {
+        Version::of(&fs::metadata(path).unwrap())
+    }
+
+    fn bytes_at(layout: &Layout, place: u64, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        File::open(layout.transfer_disk()).unwrap().read_exact_at(&mut bytes, place).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn files_lie_one_after_another_with_their_holes() {
+        let (_home, layout) = layout();
+        create(&layout).unwrap();
+        let sparse = layout.run.join("sparse");
+        let file = File::create(&sparse).unwrap();
+        file.set_len(1 << 30).unwrap();
+        file.write_all_at(b"begin", 0).unwrap();
+        file.write_all_at(b"far", 700 << 20).unwrap();
+        let small = layout.run.join("small");
+        fs::write(&small, "small").unwrap();
+
+        let mut transfer = Transfer::acquire(&layout).unwrap();
+        assert_eq!(transfer.write(&sparse, &version(&sparse), &Silent).unwrap(), 0);
+        let place = transfer.write(&small, &version(&small), &Silent).unwrap();
+        assert_eq!(place, 1 << 30);
+        assert_eq!(transfer.write(&small, &version(&small), &Silent).unwrap(), place + ALIGN);
+        assert_eq!(bytes_at(&layout, 0, 5), b"begin");
+        assert_eq!(bytes_at(&layout, 700 << 20, 3), b"far");
+        assert_eq!(bytes_at(&layout, place, 6), b"small\0");
+        assert!(fs::metadata(layout.transfer_disk()).unwrap().blocks() * 512 < 4 << 20);
+        drop(transfer);
+        let meta = fs::metadata(layout.transfer_disk()).unwrap();
+        assert_eq!((meta.len(), meta.blocks()), (SIZE, 0));
+    }
+
+    #[test]
+    fn a_file_that_changed_or_does_not_fit_is_refused() {
+        let (_home, layout) = layout();
+        create(&layout).unwrap();
+        let path = layout.run.join("f");
+        fs::write(&path, "long enough").unwrap();
+        let before = version(&path);
+        fs::write(&path, "short").unwrap();
+        let mut transfer = Transfer::acquire(&layout).unwrap();
+        let error = transfer.write(&path, &before, &Silent).unwrap_err();
+        assert!(matches!(error, MachineError::Changed { .. }), "{error}");
+        File::options().write(true).open(&path).unwrap().set_len(SIZE + 1).unwrap();
+        let error = transfer.write(&path, &version(&path), &Silent).unwrap_err();
+        assert!(matches!(error, MachineError::TooLarge { limit_bytes: SIZE, .. }), "{error}");
+    }
+}
