@@ -14,7 +14,7 @@ build: setup ## Build forkd, forkd-vmm and forkd-agent
 	@cargo build --release --package cli --package vmm --package agent
 
 demo: build ## Boot a real microVM, run Python with numpy in it, print what happened and how long it took
-	@bench/demo.sh $(BIN)
+	@cargo run --release --quiet --package bench -- demo
 
 test: build unit vmtest ## All tests, the VM tests in real VMs
 

@@ -1,2 +1,42 @@
-//! Placeholder.
-fn main() {}
+//! Benchmarks: programs that print numbers as JSON, with the environment they were made in. They keep nothing.
+//!
+//! Numbers from the emulated host say so; they are never numbers of hardware.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark's output is its purpose")]
+
+mod boot;
+mod demo;
+mod forkd;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Measures forkd and prints JSON")]
+struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// Cold boot to the first exec, wherever VMs can run here
+    Boot(boot::BootArgs),
+    /// What forkd does, shown once with the time of each stage
+    Demo,
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().bench {
+        Bench::Boot(args) => boot::run(&args),
+        Bench::Demo => demo::run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

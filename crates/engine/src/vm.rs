@@ -111,6 +111,14 @@ impl Vm {
         Ok(self.outcome.clone())
     }
 
+    /// Presses the power button; a guest that listens shuts itself down.
+    ///
+    /// # Errors
+    /// When the VMM cannot be spoken to.
+    pub fn press_power_button(&self) -> Result<(), ProcessError> {
+        self.process.send(&ToVmm::PowerButton, &[])
+    }
+
     /// Has the guest shut itself down: asks its agent, then presses the power button, each for half of `grace`; after
     /// that it is stopped. Says how it ended.
     ///
@@ -126,7 +134,7 @@ impl Vm {
             Err(error) => log::debug!("{}: the agent does not power off: {error}", self.id()),
         }
         // A VM that has just ended reads no more; its outcome is what counts then.
-        let pressed = self.process.send(&ToVmm::PowerButton, &[]);
+        let pressed = self.press_power_button();
         if let Some(outcome) = self.outcome(grace / 2)? {
             return Ok(outcome);
         }

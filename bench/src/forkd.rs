@@ -1,0 +1,62 @@
+//! Running the `forkd` of this build.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// Where VMs ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On this host's KVM.
+    Local,
+    /// In the emulated host.
+    Machine,
+}
+
+impl Place {
+    /// What `FORKD_PLACE` calls it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Machine => "machine",
+        }
+    }
+}
+
+/// The binary beside this one.
+pub(crate) fn binary() -> Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name("forkd");
+    if !path.is_file() {
+        bail!("{} is not built; run `make build`", path.display());
+    }
+    Ok(path)
+}
+
+/// What the doctor says, as data.
+pub(crate) fn doctor() -> Result<Value> {
+    let output = Command::new(binary()?).args(["doctor", "--json"]).output()?;
+    serde_json::from_slice(&output.stdout).context("forkd doctor --json")
+}
+
+/// Whether this host's own KVM is usable.
+pub(crate) fn has_kvm(doctor: &Value) -> bool {
+    let checks = doctor["checks"].as_array().map(Vec::as_slice).unwrap_or_default();
+    checks.iter().any(|check| check["name"] == "kvm" && check["verdict"] == "pass")
+}
+
+/// Runs `forkd run` with these words and returns the time of each stage in microseconds.
+pub(crate) fn timed_run(place: Option<Place>, words: &[&str]) -> Result<BTreeMap<String, u64>> {
+    let timings = tempfile::NamedTempFile::new()?;
+    let mut command = Command::new(binary()?);
+    if let Some(place) = place {
+        command.env("FORKD_PLACE", place.name());
+    }
+    let status = command.arg("run").arg("--timings").arg(timings.path()).args(words).status()?;
+    if !status.success() {
+        bail!("forkd run {} ended with {status}", words.join(" "));
+    }
+    serde_json::from_slice(&std::fs::read(timings.path())?).context("the timings")
+}

@@ -1,0 +1,57 @@
+//! `forkd` as a user has it before him: here if there is KVM, through the emulated host if not.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::Test;
+use crate::host::Host;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("cli::run_hands_over_streams_and_code", run_hands_over_streams_and_code),
+    ("cli::stdin_crosses", stdin_crosses),
+    ("cli::the_doctor_answers_a_person_and_a_program", the_doctor_answers_a_person_and_a_program),
+    ("cli::bad_words_are_usage_errors", bad_words_are_usage_errors),
+];
+
+fn run_hands_over_streams_and_code(host: &Host) -> Result<()> {
+    let output = host.forkd().args(["run", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]).output()?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(7), "{:?}: {stderr}", output.status);
+    assert_eq!(output.stdout, b"out\n");
+    ensure!(stderr.contains("err\n"), "{stderr}");
+    let told = stderr.contains("emulated host");
+    ensure!(told != host.has_kvm(), "where it ran is told wrongly: {stderr}");
+    Ok(())
+}
+
+fn stdin_crosses(host: &Host) -> Result<()> {
+    let mut command = host.forkd();
+    command.args(["run", "--", "sh", "-c", "wc -c; kill -9 $$"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    child.stdin.take().context("its input")?.write_all(&vec![7; 3 << 20])?;
+    let output = child.wait_with_output()?;
+    assert_eq!((output.stdout, output.status.code()), (b"3145728\n".to_vec(), Some(137)));
+    Ok(())
+}
+
+fn the_doctor_answers_a_person_and_a_program(host: &Host) -> Result<()> {
+    let text = host.forkd().arg("doctor").output()?;
+    ensure!(text.status.success(), "{}", String::from_utf8_lossy(&text.stdout));
+    let json = host.forkd().args(["doctor", "--json"]).output()?;
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout)?;
+    let kvm = report["checks"].as_array().context("checks")?.iter().find(|check| check["name"] == "kvm");
+    let verdict = kvm.context("a check of kvm")?["verdict"].as_str().context("its verdict")?;
+    ensure!((verdict == "pass") == host.has_kvm(), "{verdict}");
+    Ok(())
+}
+
+fn bad_words_are_usage_errors(host: &Host) -> Result<()> {
+    for words in [&["run"][..], &["run", "--vcpus", "0", "--", "true"], &["dance"], &["run", "--net=maybe", "x"]] {
+        let output = host.forkd().args(words).output()?;
+        ensure!(output.status.code() == Some(2), "{words:?}: {:?}", output.status);
+        ensure!(!output.stderr.is_empty(), "{words:?} said nothing");
+    }
+    Ok(())
+}

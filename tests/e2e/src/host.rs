@@ -1,0 +1,170 @@
+//! What a test has in its hands: the binaries, the things VMs boot from, and one VM that all gentle tests share.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use engine::place::{Place, place};
+use engine::{BootSpec, Program, Tap, Vm, boot};
+use image::{Initramfs, Purpose, Recipe, build_image, guest_kernel};
+use proto::guest::ExecRequest;
+use session::Output;
+use types::progress::Silent;
+use types::{Dirs, GuestMemorySize, VcpuCount};
+
+/// Set inside the emulated host, where nothing can be built: what came in, by name.
+pub(crate) const INSIDE: &str = "FORKD_E2E_INSIDE";
+const OUTPUT_LIMIT: usize = 16 << 20;
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+
+/// What VMs boot from.
+#[derive(Clone, Debug)]
+pub(crate) struct Artifacts {
+    pub(crate) kernel: PathBuf,
+    pub(crate) initramfs: PathBuf,
+    pub(crate) debian: PathBuf,
+    pub(crate) python: PathBuf,
+}
+
+impl Artifacts {
+    fn build(dirs: &Dirs) -> Result<Self> {
+        let image = |name: &str| -> Result<PathBuf> {
+            Ok(build_image(&Recipe::find(name)?, dirs, &Silent).with_context(|| name.to_owned())?.path)
+        };
+        let kernel = guest_kernel(None, dirs, &Silent).context("the guest kernel")?;
+        let agent = Program::Agent.find()?;
+        let initramfs = Initramfs { agent: &agent, kernel: &kernel, purpose: Purpose::Guest }.cached(dirs, &Silent)?;
+        Ok(Self { debian: image("debian")?, python: image("python-numpy")?, initramfs, kernel: kernel.image })
+    }
+}
+
+/// Where the tests run.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    pub(crate) dirs: Dirs,
+    pub(crate) artifacts: Artifacts,
+    /// The user's binary.
+    pub(crate) forkd: PathBuf,
+    place: Place,
+    shared: Arc<Mutex<Option<Arc<Vm>>>>,
+}
+
+impl Host {
+    /// The host as the emulated host's inside sees it, if this is the inside.
+    pub(crate) fn inside() -> Result<Option<Self>> {
+        let Some(paths) = std::env::var_os(INSIDE) else { return Ok(None) };
+        let paths: Vec<PathBuf> = std::env::split_paths(&paths).collect();
+        let [forkd, kernel, initramfs, debian, python] = &paths[..] else { bail!("{INSIDE} names not five files") };
+        let artifacts = Artifacts {
+            kernel: kernel.clone(),
+            initramfs: initramfs.clone(),
+            debian: debian.clone(),
+            python: python.clone(),
+        };
+        let dirs = Dirs::from_env()?;
+        let place = place(&dirs)?;
+        ensure!(matches!(place, Place::Local), "the emulated host has no usable KVM: {place:?}");
+        Ok(Some(Self { dirs, artifacts, forkd: forkd.clone(), place, shared: Arc::default() }))
+    }
+
+    /// The host everything starts from.
+    pub(crate) fn outside() -> Result<Self> {
+        let dirs = Dirs::from_env()?;
+        let forkd = Program::Forkd.find()?;
+        let artifacts = Artifacts::build(&dirs)?;
+        let place = place(&dirs)?;
+        Ok(Self { dirs, artifacts, forkd, place, shared: Arc::default() })
+    }
+
+    /// VMs run right here.
+    pub(crate) const fn has_kvm(&self) -> bool {
+        matches!(self.place, Place::Local)
+    }
+
+    /// A plain small VM; change what the test is about.
+    pub(crate) fn spec(&self) -> BootSpec {
+        BootSpec {
+            vcpus: VcpuCount::DEFAULT,
+            memory: GuestMemorySize::DEFAULT,
+            kernel: self.artifacts.kernel.clone(),
+            initramfs: self.artifacts.initramfs.clone(),
+            image: self.artifacts.debian.clone(),
+            tap: None,
+            limit: BOOT_LIMIT,
+            cancel: None,
+        }
+    }
+
+    /// Boots a VM of the test's own.
+    pub(crate) fn boot(&self, spec: BootSpec) -> Result<Vm> {
+        Ok(boot(spec, &self.dirs)?)
+    }
+
+    /// The VM all gentle tests share: two vCPUs, Python with numpy, a network.
+    pub(crate) fn vm(&self) -> Result<Arc<Vm>> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(vm) = &*shared {
+            return Ok(Arc::clone(vm));
+        }
+        let spec = BootSpec {
+            vcpus: "2".parse()?,
+            image: self.artifacts.python.clone(),
+            tap: Some(Tap::create()?),
+            ..self.spec()
+        };
+        Ok(Arc::clone(shared.insert(Arc::new(self.boot(spec)?))))
+    }
+
+    /// The user's binary, with its streams to be set by the test.
+    pub(crate) fn forkd(&self) -> Command {
+        let mut command = Command::new(&self.forkd);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// `forkd run` on what is already built, so that it needs nothing from outside.
+    pub(crate) fn forkd_run(&self) -> Command {
+        let mut command = self.forkd();
+        let Artifacts { kernel, initramfs, debian, .. } = &self.artifacts;
+        command.arg("run").arg("--kernel").arg(kernel).arg("--initramfs").arg(initramfs).arg("--image").arg(debian);
+        command
+    }
+
+    /// Ends the shared VM; true when it left nothing.
+    pub(crate) fn tear_down(&self) -> bool {
+        drop(self.shared.lock().unwrap_or_else(PoisonError::into_inner).take());
+        true
+    }
+}
+
+/// Running things in a VM, as tests like to.
+pub(crate) trait Sh {
+    /// Runs to the end whatever the exit code.
+    fn output(&self, request: &ExecRequest, stdin: &[u8]) -> Result<Output>;
+
+    /// Runs a shell script that must succeed and returns its standard output, trimmed.
+    fn sh(&self, script: &str) -> Result<String> {
+        let output = self.output(&shell(script), &[])?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.shell_code() == 0, "`{script}` ended with {:?}: {stderr}", output.status);
+        Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())
+    }
+}
+
+impl Sh for Vm {
+    fn output(&self, request: &ExecRequest, stdin: &[u8]) -> Result<Output> {
+        Ok(self.connect()?.output(request, stdin, OUTPUT_LIMIT)?)
+    }
+}
+
+/// A request that runs `script`.
+pub(crate) fn shell(script: &str) -> ExecRequest {
+    argv(&["sh", "-c", script])
+}
+
+/// A request that runs these words.
+pub(crate) fn argv(words: &[&str]) -> ExecRequest {
+    ExecRequest { argv: words.iter().map(ToString::to_string).collect(), ..ExecRequest::default() }
+}

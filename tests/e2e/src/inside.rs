@@ -1,0 +1,57 @@
+//! The way into the emulated host: pushes the binaries, what VMs boot from and this program itself, and runs it there.
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use engine::Program;
+use machine::Push;
+use proto::guest::ExecRequest;
+use session::Event;
+use types::progress::Silent;
+
+use crate::host::{Host, INSIDE};
+
+/// Runs the VM tests inside; true when all passed.
+pub(crate) fn run(host: &Host) -> Result<bool> {
+    let vmm = Program::Vmm.find()?;
+    let machine = machine::start(&host.dirs, &Program::Agent.find()?, &Silent).context("the emulated host")?;
+    let artifacts = &host.artifacts;
+    let tests = std::env::current_exe()?;
+    let files =
+        [&tests, &vmm, &host.forkd, &artifacts.kernel, &artifacts.initramfs, &artifacts.debian, &artifacts.python];
+    let pushes: Vec<Push> = files.iter().map(|file| push(file)).collect();
+    let pushed = machine.push(&pushes, &Silent).context("pushing into the emulated host")?;
+    let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+    let [tests, vmm, rest @ ..] = &pushed[..] else { anyhow::bail!("the emulated host took {} files", pushed.len()) };
+    let named = std::env::join_paths(rest)?.to_string_lossy().into_owned();
+    let mut words = vec![text(tests)];
+    words.extend(std::env::args().skip(1));
+    let request = ExecRequest {
+        argv: words,
+        env: [
+            (INSIDE, named),
+            ("FORKD_HOME", "/var/lib/forkd/home".into()),
+            ("FORKD_PLACE", "local".into()),
+            ("FORKD_VMM", text(vmm)),
+            ("RUST_BACKTRACE", "0".into()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into(),
+        ..ExecRequest::default()
+    };
+    let mut exec = machine.exec(&request)?;
+    loop {
+        match exec.next_event()? {
+            Event::Stdout(bytes) => io::stdout().write_all(&bytes)?,
+            Event::Stderr(bytes) => io::stderr().write_all(&bytes)?,
+            Event::Exited { status, .. } => return Ok(status.shell_code() == 0),
+        }
+    }
+}
+
+fn push(file: &Path) -> Push {
+    let name = file.file_name().unwrap_or_else(|| OsStr::new("file")).to_string_lossy().into_owned();
+    Push { local: file.into(), remote_name: name }
+}

@@ -1,0 +1,81 @@
+//! VM tests: each boots real VMs and reads like a script.
+//!
+//! ```text
+//! usable KVM       this program runs every test right here
+//! no usable KVM    it starts the emulated host, pushes itself in, runs the VM tests there, then the rest out here
+//! ```
+//!
+//! One boot of the emulated host serves the whole run; images and kernels come from the cache. Nothing is ever
+//! skipped: a test that cannot boot its VM fails.
+
+mod boot;
+mod cli;
+mod disk;
+mod exec;
+mod faults;
+mod host;
+mod inside;
+mod machine_life;
+mod network;
+mod world;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Trial};
+
+use crate::host::Host;
+
+/// A test: what it is called, and what it does with the host.
+type Test = (&'static str, fn(&Host) -> Result<()>);
+
+/// Tests that boot VMs on the KVM of the system they run on.
+const VM_TESTS: &[&[Test]] = &[boot::TESTS, exec::TESTS, disk::TESTS, network::TESTS, faults::TESTS];
+/// Tests of the command line and the emulated host as a user has them before him.
+const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS];
+
+#[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
+fn main() -> ExitCode {
+    // As PID 1 of a guest this program is the agent that never answers; `faults` boots it so.
+    if std::process::id() == 1 {
+        loop {
+            std::thread::park();
+        }
+    }
+    if let Some(error) = world::name_programs() {
+        eprintln!("e2e: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    match run(&Arguments::from_args()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(101),
+        Err(error) => {
+            eprintln!("e2e: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs what belongs here; true when all of it passed.
+fn run(arguments: &Arguments) -> Result<bool> {
+    if let Some(host) = Host::inside()? {
+        return Ok(conclude(arguments, &host, VM_TESTS));
+    }
+    let host = Host::outside()?;
+    if host.has_kvm() {
+        let vm = conclude(arguments, &host, VM_TESTS);
+        return Ok(conclude(arguments, &host, USER_TESTS) && vm);
+    }
+    let vm = inside::run(&host)?;
+    Ok(conclude(arguments, &host, USER_TESTS) && vm)
+}
+
+fn conclude(arguments: &Arguments, host: &Host, groups: &[&[Test]]) -> bool {
+    let trials = groups.iter().flat_map(|group| group.iter()).map(|(name, test)| {
+        let (host, test) = (host.clone(), *test);
+        Trial::test(*name, move || test(&host).map_err(|error| format!("{error:?}").into()))
+    });
+    let conclusion = libtest_mimic::run(arguments, trials.collect());
+    let tidy = host.tear_down();
+    !conclusion.has_failed() && tidy
+}

@@ -1,0 +1,100 @@
+//! The system around the tests: this build's programs, and what VMs could leave behind.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Error, Result, bail, ensure};
+use engine::Program;
+
+use crate::host::Host;
+
+/// This program lies in `deps/`, the programs it tests one directory above: starts itself again with their names in the
+/// environment, unless they are there. Returns only when there is nothing to do, or with what went wrong.
+pub(crate) fn name_programs() -> Option<Error> {
+    let programs = [Program::Forkd, Program::Vmm, Program::Agent];
+    let inside = env::var_os(crate::host::INSIDE).is_some();
+    if inside || programs.iter().all(|program| env::var_os(program.variable()).is_some()) {
+        return None;
+    }
+    Some(restart(&programs).unwrap_or_else(|error| error))
+}
+
+fn restart(programs: &[Program]) -> Result<Error> {
+    let tests = env::current_exe()?;
+    let dir = tests.parent().and_then(Path::parent).context("the test program's directory")?;
+    let mut command = Command::new(&tests);
+    for program in programs {
+        let path = dir.join(program.file_name());
+        ensure!(path.is_file(), "{} is not built; `make vmtest` builds it first", path.display());
+        command.env(program.variable(), path);
+    }
+    Ok(command.args(env::args_os().skip(1)).exec().into())
+}
+
+/// What VMs may leave: processes, VM directories, taps. Compared before and after.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Traces {
+    vmms: BTreeSet<u32>,
+    dirs: BTreeSet<OsString>,
+    taps: BTreeSet<OsString>,
+}
+
+impl Traces {
+    /// What is there now.
+    pub(crate) fn now(host: &Host) -> Result<Self> {
+        let names = |dir: &Path| -> BTreeSet<OsString> {
+            fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
+        };
+        let vmms = names(Path::new("/proc"))
+            .into_iter()
+            .filter_map(|name| name.to_str()?.parse::<u32>().ok())
+            .filter(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "forkd-vmm\n"))
+            .collect();
+        let taps = names(Path::new("/sys/class/net"))
+            .into_iter()
+            .filter(|name| name.to_string_lossy().starts_with("forkd-tap"))
+            .collect();
+        Ok(Self { vmms, dirs: names(&host.dirs.run.join("vms")), taps })
+    }
+
+    /// What is there now and was not at `self`. Other tests come and go meanwhile, so only what `owner` made counts.
+    fn new_since(&self, host: &Host) -> Result<(BTreeSet<u32>, BTreeSet<OsString>, BTreeSet<OsString>)> {
+        let now = Self::now(host)?;
+        Ok((&now.vmms - &self.vmms, &now.dirs - &self.dirs, &now.taps - &self.taps))
+    }
+}
+
+/// The VMM processes that `parent` started.
+pub(crate) fn vmms_of(parent: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .filter(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "forkd-vmm\n"))
+        .collect()
+}
+
+/// Waits until `done` says so; a bounded wait for something outside of this process.
+pub(crate) fn wait_until(what: &str, limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
+    let until = Instant::now() + limit;
+    while !done() {
+        if Instant::now() > until {
+            bail!("{what} did not happen within {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Nothing is left of any VM once the shared one is gone.
+pub(crate) fn nothing_left(before: &Traces, host: &Host) -> Result<()> {
+    let (vmms, dirs, taps) = before.new_since(host)?;
+    ensure!(vmms.is_empty() && dirs.is_empty() && taps.is_empty(), "left behind: {vmms:?} {dirs:?} {taps:?}");
+    Ok(())
+}
