@@ -68,12 +68,14 @@ impl<'a> Apt<'a> {
     }
 
     /// Lines for a `sources.list` that get this release from where the host gets Debian; empty when it does not.
-    pub(crate) fn sources(&self, suite: &Suite) -> Result<Vec<String>, ToolError> {
+    /// `None` when apt has no lists, and so cannot tell.
+    pub(crate) fn sources(&self, suite: &Suite) -> Result<Option<Vec<String>>, ToolError> {
         let format = "$(ORIGIN) $(CODENAME) $(COMPONENT) $(ARCHITECTURE) $(REPO_URI)";
         let mut query = self.tool("apt-get")?;
         query.command().args(["indextargets", "--format", format, "Created-By: Packages"]);
         let signed_by = Path::new(KEYRING).exists().then_some(KEYRING);
-        Ok(parse_sources(&query.output()?, suite, signed_by))
+        let targets = query.output()?;
+        Ok((!targets.trim().is_empty()).then(|| parse_sources(&targets, suite, signed_by)))
     }
 
     fn tool(&self, name: &'static str) -> Result<Tool, ToolError> {
@@ -85,22 +87,12 @@ impl<'a> Apt<'a> {
 }
 
 /// apt did not work, or had no room to.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum AptError {
-    Tool(ToolError),
-    Cache(CacheError),
-}
-
-impl From<ToolError> for AptError {
-    fn from(err: ToolError) -> Self {
-        Self::Tool(err)
-    }
-}
-
-impl From<CacheError> for AptError {
-    fn from(err: CacheError) -> Self {
-        Self::Cache(err)
-    }
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
 }
 
 /// The proxy apt uses for `http` or `https`, unless it is told to use none.

@@ -4,11 +4,11 @@
 //! of theirs outlives us. Who is not root finds the other owners' files under subordinate user ids.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use types::progress::Stage;
 
-use crate::apt::{self, Apt};
+use crate::apt::{self, Apt, AptError};
 use crate::build::ImageError;
 use crate::cache::{CacheError, Staging};
 use crate::recipe::Recipe;
@@ -102,21 +102,18 @@ fn host_sources(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Ve
     if !Apt::is_installed() {
         return Vec::new();
     }
-    let found = Apt::of_host(staging).sources(&recipe.suite).map(|sources| {
-        if sources.is_empty() && Path::new("/etc/debian_version").exists() {
-            stage.note("asking apt for package lists");
-            let apt = Apt::refreshed(staging, stage);
-            return apt.map(|apt| apt.sources(&recipe.suite).unwrap_or_default()).unwrap_or_else(|err| {
-                log::warn!("apt-get update did not work: {err:?}");
-                Vec::new()
-            });
-        }
-        sources
-    });
-    found.unwrap_or_else(|err| {
+    ask_apt(recipe, staging, stage).unwrap_or_else(|err| {
         log::warn!("the host's package sources are not used: {err}");
         Vec::new()
     })
+}
+
+fn ask_apt(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Result<Vec<String>, AptError> {
+    if let Some(sources) = Apt::of_host(staging).sources(&recipe.suite)? {
+        return Ok(sources);
+    }
+    stage.note("updating package lists");
+    Ok(Apt::refreshed(staging, stage)?.sources(&recipe.suite)?.unwrap_or_default())
 }
 
 /// The same packages give the same times; and the host's proxy is used without being written into the image.
