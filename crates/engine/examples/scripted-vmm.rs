@@ -18,7 +18,8 @@ fn main() -> Result<(), Anything> {
         Some("refuses") => say(&control, &FromVmm::Refused { code: RefusalCode::Kernel, message: "no kernel".into() }),
         Some("panics") => panics(&control, &spec),
         Some("dies") => dies(&control),
-        Some("boots-without-agent") => boots_without_agent(&control, &spec),
+        Some("boots-without-agent") => boots_without_agent(&control, &spec, Door::Closed),
+        Some("hangs") => boots_without_agent(&control, &spec, Door::Unanswered),
         _ => Err(format!("{name} says nothing about how to fail").into()),
     }
 }
@@ -40,14 +41,25 @@ fn dies(control: &ControlSocket) -> Result<(), Anything> {
     Err("dead".into())
 }
 
-/// Turns every connection away, as a guest's kernel does when nobody listens, until its engine goes away.
-fn boots_without_agent(control: &ControlSocket, spec: &VmSpec) -> Result<(), Anything> {
+/// What happens to connections.
+enum Door {
+    /// They are turned away, as a guest's kernel does when nobody listens.
+    Closed,
+    /// They are neither taken nor refused, as by a guest that is stuck.
+    Unanswered,
+}
+
+/// Runs until its engine goes away or says stop.
+fn boots_without_agent(control: &ControlSocket, spec: &VmSpec, door: Door) -> Result<(), Anything> {
     std::fs::write(&spec.console, "still waiting\n")?;
     let listener = UnixListener::bind(&spec.vsock.socket)?;
     say(control, &FromVmm::Booted { setup_us: 1 })?;
-    let door = std::thread::spawn(move || listener.incoming().for_each(drop));
+    std::thread::spawn(move || match door {
+        Door::Closed => listener.incoming().for_each(drop),
+        Door::Unanswered => drop(listener.incoming().collect::<Vec<_>>()),
+    });
     match control.recv::<ToVmm>()? {
         None => Ok(()),
-        Some(_) => door.join().map_err(|_| "the listener panicked".into()),
+        Some(_) => say(control, &FromVmm::Ended { outcome: Outcome::Stopped }),
     }
 }

@@ -11,6 +11,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use net::Tap;
@@ -217,13 +218,28 @@ impl Booting {
         }
     }
 
-    /// Until the agent has said hello.
+    /// Until the agent has said hello. A try can sit in a connection that the guest neither takes nor refuses, so a
+    /// watchdog ends the VM when the time is up or the boot is called off; that breaks every connection.
     fn wait_for_agent(&mut self) -> Result<AgentHello, BootError> {
+        let failed = |source| ProcessError::Wait { source };
+        let answered = Cancel::new().map_err(failed)?;
+        let tried = thread::scope(|scope| {
+            let watchdog = thread::Builder::new().name("watchdog".into());
+            watchdog.spawn_scoped(scope, || self.watch(&answered)).map_err(failed)?;
+            let tried = self.try_until_hello();
+            answered.cancel();
+            tried
+        })?;
+        tried.map_err(|waited| self.over(waited))
+    }
+
+    /// Tries for as long as the VM runs; otherwise what the VMM said last.
+    fn try_until_hello(&self) -> Result<Result<AgentHello, Waited>, BootError> {
         let (mut pause, longest) = PAUSES;
         let mut patience = FIRST_HELLO;
         loop {
             match self.try_hello(patience) {
-                Ok(hello) => return Ok(hello),
+                Ok(hello) => return Ok(Ok(hello)),
                 // Nobody listens yet, or the one who did was still being set up.
                 Err(
                     SessionError::Unreachable { .. } | SessionError::NotListening { .. } | SessionError::Lost { .. },
@@ -231,19 +247,29 @@ impl Booting {
                 Err(SessionError::Timeout { .. }) => patience *= 2,
                 Err(source) => return Err(BootError::Agent { source }),
             }
-            let now = Instant::now();
-            match self.process.wait((now + pause).min(self.until), self.cancel.as_ref())? {
-                Waited::TimedOut if now + pause >= self.until => return Err(self.silent()),
+            match self.process.wait(Instant::now() + pause, None)? {
                 Waited::TimedOut => pause = (pause * 2).min(longest),
-                over => return Err(self.over(over)),
+                over => return Ok(Err(over)),
             }
         }
     }
 
     fn try_hello(&self, patience: Duration) -> Result<AgentHello, SessionError> {
         let stream = session::connect_vsock(&self.dir.socket(), AGENT_PORT)?;
-        let left = self.until.saturating_duration_since(Instant::now());
-        Ok(Connection::open(stream, None, patience.min(left))?.hello().clone())
+        Ok(Connection::open(stream, None, patience)?.hello().clone())
+    }
+
+    fn watch(&self, answered: &Cancel) {
+        let waited = Cancel::first(&[Some(answered), self.cancel.as_ref()], self.until);
+        if !matches!(waited, Ok(Some(0)))
+            && let Err(error) = self.process.send(&ToVmm::Stop, &[])
+        {
+            log::debug!("the VM is gone already: {error}");
+        }
+    }
+
+    fn called_off(&self) -> bool {
+        matches!(Cancel::first(&[self.cancel.as_ref()], Instant::now()), Ok(Some(_)))
     }
 
     fn silent(&self) -> BootError {
@@ -254,6 +280,15 @@ impl Booting {
     fn over(&mut self, waited: Waited) -> BootError {
         let console = || console::tail(&self.dir.console());
         match waited {
+            // The watchdog's doing, unless the guest was quicker to end by itself.
+            Waited::Gone | Waited::Event(FromVmm::Ended { outcome: Outcome::Stopped }) if self.called_off() => {
+                BootError::Cancelled
+            }
+            Waited::Gone | Waited::Event(FromVmm::Ended { outcome: Outcome::Stopped })
+                if self.until <= Instant::now() =>
+            {
+                self.silent()
+            }
             Waited::Event(FromVmm::Refused { code, message }) => BootError::Refused { code, message },
             Waited::Event(FromVmm::Ended { outcome: Outcome::Panic { reason } }) => {
                 BootError::Panic { reason, console: console() }

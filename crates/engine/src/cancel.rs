@@ -3,8 +3,12 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
-use rustix::event::EventfdFlags;
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::io::Errno;
+
+use crate::process::timespec;
 
 /// Shared by the one who waits and the one who may call it off; stays cancelled.
 #[derive(Clone, Debug)]
@@ -26,11 +30,47 @@ impl Cancel {
             log::debug!("cancelled many times: {error}");
         }
     }
+
+    /// Waits for the first of these to be cancelled and says which; `None` when the time is up before.
+    pub(crate) fn first(these: &[Option<&Self>], until: Instant) -> io::Result<Option<usize>> {
+        let present = || these.iter().enumerate().filter_map(|(index, cancel)| Some((index, (*cancel)?)));
+        loop {
+            let mut fds: Vec<_> = present().map(|(_, cancel)| PollFd::new(cancel, PollFlags::IN)).collect();
+            let left = timespec(until.saturating_duration_since(Instant::now()));
+            match rustix::event::poll(&mut fds, Some(&left)) {
+                Ok(0) => return Ok(None),
+                Ok(_) => {
+                    let fired = fds.iter().position(|fd| !fd.revents().is_empty());
+                    return Ok(fired.and_then(|fired| present().nth(fired)).map(|(index, _)| index));
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
 }
 
 impl AsFd for Cancel {
     /// Readable once cancelled.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_first_that_is_cancelled_ends_the_wait() {
+        let (one, two) = (Cancel::new().unwrap(), Cancel::new().unwrap());
+        let these = [Some(&one), None, Some(&two)];
+        let soon = Instant::now() + Duration::from_millis(20);
+        assert_eq!(Cancel::first(&these, soon).unwrap(), None);
+        assert!(Instant::now() >= soon);
+        two.clone().cancel();
+        assert_eq!(Cancel::first(&these, Instant::now() + Duration::from_secs(20)).unwrap(), Some(2));
     }
 }
