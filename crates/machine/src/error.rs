@@ -47,7 +47,7 @@ pub enum MachineError {
         said: String,
     },
     /// A file or directory of the machine's.
-    #[error("cannot {doing} {}: {source}", path.display())]
+    #[error("cannot {doing} {}", path.display())]
     Io {
         /// What was tried, as a verb.
         doing: &'static str,
@@ -57,7 +57,7 @@ pub enum MachineError {
         source: io::Error,
     },
     /// A process could not be started or looked after.
-    #[error("cannot {doing}: {source}")]
+    #[error("cannot {doing}")]
     Process {
         /// What was tried.
         doing: &'static str,
@@ -106,7 +106,7 @@ pub enum MachineError {
         pid: i32,
     },
     /// The agent inside refused, or went away.
-    #[error("the machine's agent: {source}")]
+    #[error(transparent)]
     Session {
         /// Why.
         #[from]
@@ -131,6 +131,17 @@ pub enum MachineError {
         path: PathBuf,
         /// The room there was.
         limit_bytes: u64,
+    },
+    /// This computer's disk cannot hold what would be pushed. Found out before, because a data disk that cannot grow
+    /// would fail the machine.
+    #[error("{} has {free_bytes} bytes free; copying into the machine takes {needed_bytes}", dir.display())]
+    NoSpace {
+        /// Where the machine's disks are.
+        dir: PathBuf,
+        /// What is free there.
+        free_bytes: u64,
+        /// What is needed.
+        needed_bytes: u64,
     },
     /// A command of ours failed inside.
     #[error("cannot {doing} in the machine ({}): {said}", describe(*status))]

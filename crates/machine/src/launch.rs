@@ -4,16 +4,17 @@
 //! word; if the pipe closes without it, because we failed, were interrupted or killed, it kills QEMU. After the word
 //! it goes away and QEMU belongs to nobody.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use crate::layout::Layout;
 use crate::process::Process;
-use crate::qemu::{self, QemuSpec};
-use crate::{MachineError, program, sys};
+use crate::{MachineError, sys};
 
 /// Its first output is QEMU's process id. `$!` stays QEMU's for as long as the shell has not waited for it.
 const GUARD: &str = r#"
@@ -42,10 +43,9 @@ struct Guard {
 
 impl Launched {
     /// Starts QEMU in the run directory; both its words and the console's go to the log.
-    pub(crate) fn start(layout: &Layout, spec: &QemuSpec) -> Result<Self, MachineError> {
-        let qemu = program::find(qemu::PROGRAM, qemu::PACKAGE)?;
+    pub(crate) fn start(layout: &Layout, qemu: &Path, args: &[OsString]) -> Result<Self, MachineError> {
         let mut command = Command::new("sh");
-        command.args(["-c", GUARD, "sh"]).arg(qemu).args(spec.args()).current_dir(&layout.run);
+        command.args(["-c", GUARD, "sh"]).arg(qemu).args(args).current_dir(&layout.run);
         // QEMU keeps what is written to the root disk in a nameless file there; memory file systems are too small.
         command.env("TMPDIR", &layout.data);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(new_log(layout)?);
@@ -108,4 +108,61 @@ fn new_log(layout: &Layout) -> Result<File, MachineError> {
     crate::layout::remove_file(&path)?;
     let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
     opened.map_err(MachineError::io("create", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::layout;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// The guard does not care what it guards.
+    fn launch(layout: &Layout, program: &str, argument: &str) -> Launched {
+        layout.create_data().unwrap();
+        Launched::start(layout, Path::new(program), &[argument.into()]).unwrap()
+    }
+
+    fn another(process: &Process) -> Process {
+        Process::find(process.identity()).unwrap().unwrap()
+    }
+
+    #[test]
+    fn what_is_not_kept_dies_and_what_is_kept_lives() {
+        let (_home, layout) = layout();
+        let launched = launch(&layout, "sleep", "1000");
+        let process = another(&launched.process);
+        drop(launched);
+        assert!(process.wait(Duration::ZERO).unwrap());
+
+        let launched = launch(&layout, "sleep", "1000");
+        let process = another(&launched.process);
+        launched.keep();
+        assert!(!process.wait(Duration::from_millis(50)).unwrap());
+        process.kill().unwrap();
+        assert!(process.wait(SOON).unwrap());
+    }
+
+    #[test]
+    fn a_starter_that_is_killed_takes_it_along() {
+        let (_home, layout) = layout();
+        let mut launched = launch(&layout, "sleep", "1000");
+        // All that the kernel does for a process that is killed: its end of the pipe closes.
+        launched.guard.word = None;
+        assert!(launched.process.wait(SOON).unwrap());
+    }
+
+    #[test]
+    fn it_runs_in_a_session_of_its_own_and_its_words_are_kept() {
+        let (_home, layout) = layout();
+        let launched = launch(&layout, "sleep", "1000");
+        let pid = rustix::process::Pid::from_raw(launched.process.identity().pid);
+        assert_ne!(rustix::process::getsid(pid).unwrap(), rustix::process::getsid(None).unwrap());
+        drop(launched);
+        // It may end before or after it was looked at; its words are there either way.
+        if let Ok(launched) = Launched::start(&layout, Path::new("ls"), &["/nonexistent".into()]) {
+            assert!(launched.process.wait(SOON).unwrap());
+        }
+        assert!(died(&layout).to_string().contains("/nonexistent"));
+    }
 }

@@ -95,24 +95,17 @@ impl Layout {
         create(&self.cache, 0o755)
     }
 
-    /// Removes what belongs to a machine that runs no more. The console's log stays for whoever asks why.
+    /// Removes what belongs to a machine that runs no more, whole or half made. The console's log stays for whoever
+    /// asks why.
     pub(crate) fn sweep(&self) -> Result<(), MachineError> {
-        for path in [self.state(), self.qmp(), self.initramfs(), self.token(), self.transfer_disk()] {
-            remove_file(&path)?;
-        }
-        Ok(())
+        remove_file(&self.transfer_disk())?;
+        self.empty_run(&[self.lock(), self.console()])
     }
 
     /// Removes the run directory, for the holder of the lock. The lock goes last: once it is gone another may have a
     /// new one, and what is in the directory then is theirs.
     pub(crate) fn remove_run(&self) -> Result<(), MachineError> {
-        let entries = fs::read_dir(&self.run).map_err(MachineError::io("read", &self.run))?;
-        for entry in entries {
-            let path = entry.map_err(MachineError::io("read", &self.run))?.path();
-            if path != self.lock() {
-                remove_file(&path)?;
-            }
-        }
+        self.empty_run(&[self.lock()])?;
         remove_file(&self.lock())?;
         match fs::remove_dir(&self.run) {
             Err(source) if !matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
@@ -120,6 +113,17 @@ impl Layout {
             }
             _ => Ok(()),
         }
+    }
+
+    fn empty_run(&self, but: &[PathBuf]) -> Result<(), MachineError> {
+        let failed = |source| MachineError::Io { doing: "read", path: self.run.clone(), source };
+        for entry in fs::read_dir(&self.run).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if !but.contains(&path) {
+                remove_file(&path)?;
+            }
+        }
+        Ok(())
     }
 }
 

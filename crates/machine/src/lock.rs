@@ -71,7 +71,7 @@ impl Lock {
 }
 
 /// Whether the lock was got; without waiting, it may not be.
-fn flock(file: &File, path: &Path, operation: FlockOperation) -> Result<bool, MachineError> {
+pub(crate) fn flock(file: &File, path: &Path, operation: FlockOperation) -> Result<bool, MachineError> {
     match rustix::io::retry_on_intr(|| rustix::fs::flock(file, operation)) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),

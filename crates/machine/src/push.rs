@@ -125,10 +125,12 @@ impl Machine {
     }
 
     fn bring(&self, files: &[&Planned], progress: &dyn Progress) -> Result<(), MachineError> {
-        let mut transfer = Transfer::acquire(&self.layout)?;
+        let mut transfer = Transfer::acquire(&self.layout, progress)?;
+        let look = |file: &&Planned| fs::metadata(&file.local).map_err(MachineError::io("read", &file.local));
+        let metas = files.iter().map(look).collect::<Result<Vec<_>, _>>()?;
+        transfer.check_room(metas.iter().map(|meta| meta.blocks() * 512).sum())?;
         let mut args = vec![PUSHED.into(), DEVICE.into(), ALIGN.to_string()];
-        for file in files {
-            let meta = fs::metadata(&file.local).map_err(MachineError::io("read", &file.local))?;
+        for (file, meta) in files.iter().zip(&metas) {
             let name = file.local.file_name().unwrap_or_default().to_string_lossy();
             let stage = progress.stage(&format!("handing {name} to the machine"), Some(meta.blocks() * 512));
             let place = transfer.write(&file.local, &file.version, stage.as_ref())?;

@@ -70,9 +70,9 @@ pub fn status(dirs: &Dirs) -> Result<Status, MachineError> {
     let alive = Process::find(&state.process).map_err(MachineError::process("look for QEMU"))?.is_some();
     let again = "`forkd machine start` starts it again and keeps its data";
     match state.phase {
-        _ if !alive => Ok(Status::Broken { why: format!("its QEMU (process {pid}) has ended; {again}") }),
-        Phase::Ready => Ok(Status::Running(running(state, disk_bytes.unwrap_or_default()))),
-        Phase::Starting if Lock::is_held(&layout)? => Ok(Status::Starting { pid }),
+        Phase::Ready if alive => Ok(Status::Running(running(state, disk_bytes.unwrap_or_default()))),
+        Phase::Ready => Ok(Status::Broken { why: format!("its QEMU (process {pid}) has ended; {again}") }),
+        Phase::Starting if alive && Lock::is_held(&layout)? => Ok(Status::Starting { pid }),
         Phase::Starting => Ok(Status::Broken { why: format!("its start was interrupted; {again}") }),
     }
 }
@@ -87,5 +87,77 @@ fn running(state: StateV1, disk_bytes: u64) -> Running {
         memory_bytes: state.memory_bytes,
         disk_bytes,
         kernel: state.kernel,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use types::progress::Silent;
+
+    use super::*;
+    use crate::state::tests::state_of;
+    use crate::stop::{rm, stop};
+
+    fn why(status: &Status) -> &str {
+        match status {
+            Status::Broken { why } => why,
+            other => panic!("{other:?} is not broken"),
+        }
+    }
+
+    #[test]
+    fn every_state_is_told_and_a_stale_one_swept() {
+        let home = tempfile::tempdir().unwrap();
+        let dirs = Dirs::under(home.path());
+        let layout = Layout::new(&dirs);
+        assert_eq!(status(&dirs).unwrap(), Status::Absent);
+        assert!(!layout.run.exists(), "asking changes nothing");
+        stop(&dirs, &Silent).unwrap();
+
+        // What a QEMU that went away without a word leaves behind.
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        layout.create_run().unwrap();
+        layout.create_data().unwrap();
+        fs::write(layout.data_disk(), "data").unwrap();
+        let mut state = state_of(pid);
+        state.write(&layout).unwrap();
+        assert!(why(&status(&dirs).unwrap()).contains("interrupted"));
+        let lock = Lock::acquire(&layout, &Silent).unwrap();
+        assert_eq!(status(&dirs).unwrap(), Status::Starting { pid });
+        drop(lock);
+        state.phase = Phase::Ready;
+        state.write(&layout).unwrap();
+        assert!(matches!(status(&dirs).unwrap(), Status::Running(Running { cpus: 2, .. })));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(why(&status(&dirs).unwrap()).contains("has ended"));
+        assert!(crate::Machine::find(&dirs).unwrap().is_none());
+
+        stop(&dirs, &Silent).unwrap();
+        assert!(matches!(status(&dirs).unwrap(), Status::Stopped { .. }));
+        fs::write(layout.state(), "{").unwrap();
+        assert!(why(&status(&dirs).unwrap()).contains("damaged"));
+        stop(&dirs, &Silent).unwrap();
+        assert!(matches!(status(&dirs).unwrap(), Status::Stopped { .. }));
+        rm(&dirs).unwrap();
+        assert_eq!(status(&dirs).unwrap(), Status::Absent);
+        assert!(!layout.run.exists() && !layout.data.exists());
+    }
+
+    #[test]
+    fn stopping_ends_a_process_that_does_not_listen() {
+        let home = tempfile::tempdir().unwrap();
+        let dirs = Dirs::under(home.path());
+        let layout = Layout::new(&dirs);
+        layout.create_run().unwrap();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        state_of(i32::try_from(child.id()).unwrap()).write(&layout).unwrap();
+        stop(&dirs, &Silent).unwrap();
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(status(&dirs).unwrap(), Status::Absent);
     }
 }

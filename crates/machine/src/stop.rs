@@ -54,39 +54,28 @@ pub(crate) fn end_any(layout: &Layout, progress: &dyn Progress) -> Result<(), Ma
         state => state?,
     };
     let machine = known.map(|state| Machine { layout: layout.clone(), state });
-    match machine.as_ref().map(Machine::process).transpose()?.flatten() {
-        Some(process) => end(machine.as_ref(), &process, layout, progress)?,
+    let process = machine.as_ref().map(Machine::process).transpose()?.flatten();
+    match machine.zip(process) {
+        Some((machine, process)) => end(&machine, &process, progress)?,
         None => end_unknown(layout)?,
     }
     layout.sweep()
 }
 
-fn end(
-    machine: Option<&Machine>,
-    process: &Process,
-    layout: &Layout,
-    progress: &dyn Progress,
-) -> Result<(), MachineError> {
+fn end(machine: &Machine, process: &Process, progress: &dyn Progress) -> Result<(), MachineError> {
     let stage = progress.stage("stopping the machine", None);
-    let waiting = MachineError::process("wait for QEMU");
-    let ready = machine.filter(|machine| machine.state.phase == Phase::Ready);
-    if ready.is_some_and(|machine| agreed(machine, stage.as_ref()))
-        && process.wait(POWEROFF).map_err(MachineError::process("wait for QEMU"))?
-    {
+    let ended = |patience| process.wait(patience).map_err(MachineError::process("wait for QEMU"));
+    if machine.state.phase == Phase::Ready && agreed(machine, stage.as_ref()) && ended(POWEROFF)? {
         return Ok(());
     }
     stage.note("it does not power itself off; its emulator is ended");
-    match qemu::quit(layout) {
-        Ok(_) if process.wait(QUIT).map_err(MachineError::process("wait for QEMU"))? => return Ok(()),
+    match qemu::quit(&machine.layout) {
+        Ok(true) if ended(QUIT)? => return Ok(()),
         Ok(_) => {}
         Err(error) => log::warn!("QEMU's monitor: {error}"),
     }
     process.kill().map_err(MachineError::process("kill QEMU"))?;
-    if process.wait(QUIT).map_err(waiting)? {
-        Ok(())
-    } else {
-        Err(MachineError::Unkillable { pid: process.identity().pid })
-    }
+    if ended(QUIT)? { Ok(()) } else { Err(MachineError::Unkillable { pid: process.identity().pid }) }
 }
 
 /// Asks the agent to power the machine off.

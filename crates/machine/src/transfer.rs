@@ -10,11 +10,12 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::FlockOperation;
-use types::progress::Stage;
+use types::progress::{Progress, Stage};
 
 use crate::MachineError;
 use crate::digest::{Version, next_data};
 use crate::layout::Layout;
+use crate::lock::flock;
 
 /// The device's name inside.
 pub(crate) const DEVICE: &str = "/dev/vdc";
@@ -23,6 +24,8 @@ pub(crate) const SIZE: u64 = 64 << 30;
 /// Files begin at multiples of this. The machine copies in blocks of it and keeps those that are all zeroes as holes.
 pub(crate) const ALIGN: u64 = 256 << 10;
 const CHUNK: usize = 1 << 20;
+/// What the machine's own file system and its other work may need meanwhile.
+const SLACK: u64 = 64 << 20;
 
 /// Makes the disk's image, empty. Only while no machine runs.
 pub(crate) fn create(layout: &Layout) -> Result<(), MachineError> {
@@ -43,13 +46,27 @@ pub(crate) struct Transfer<'a> {
 
 impl<'a> Transfer<'a> {
     /// Waits for whoever has the disk now.
-    pub(crate) fn acquire(layout: &'a Layout) -> Result<Self, MachineError> {
+    pub(crate) fn acquire(layout: &'a Layout, progress: &dyn Progress) -> Result<Self, MachineError> {
         let path = layout.transfer_disk();
         let file = OpenOptions::new().write(true).open(&path).map_err(MachineError::io("open", &path))?;
-        let locked = rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive));
-        locked.map_err(io::Error::from).map_err(MachineError::io("lock", &path))?;
+        if !flock(&file, &path, FlockOperation::NonBlockingLockExclusive)? {
+            let _stage = progress.stage("waiting for another forkd that copies into the machine", None);
+            flock(&file, &path, FlockOperation::LockExclusive)?;
+        }
         empty(&file).map_err(MachineError::io("empty", &path))?;
         Ok(Self { layout, file, used: 0 })
+    }
+
+    /// Whether this computer can hold so many bytes more twice: on this disk, and on the machine's own.
+    pub(crate) fn check_room(&self, bytes: u64) -> Result<(), MachineError> {
+        let dir = &self.layout.data;
+        let stat = rustix::fs::statvfs(dir).map_err(io::Error::from).map_err(MachineError::io("look at", dir))?;
+        let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let needed_bytes = bytes.saturating_mul(2).saturating_add(SLACK);
+        if free_bytes >= needed_bytes {
+            return Ok(());
+        }
+        Err(MachineError::NoSpace { dir: dir.clone(), free_bytes, needed_bytes })
     }
 
     /// Writes a file to the disk and returns the place where it begins. It must be the version given, before and after.
@@ -146,7 +163,7 @@ mod tests {
         let small = layout.run.join("small");
         fs::write(&small, "small").unwrap();
 
-        let mut transfer = Transfer::acquire(&layout).unwrap();
+        let mut transfer = Transfer::acquire(&layout, &Silent).unwrap();
         assert_eq!(transfer.write(&sparse, &version(&sparse), &Silent).unwrap(), 0);
         let place = transfer.write(&small, &version(&small), &Silent).unwrap();
         assert_eq!(place, 1 << 30);
@@ -168,11 +185,14 @@ mod tests {
         fs::write(&path, "long enough").unwrap();
         let before = version(&path);
         fs::write(&path, "short").unwrap();
-        let mut transfer = Transfer::acquire(&layout).unwrap();
+        let mut transfer = Transfer::acquire(&layout, &Silent).unwrap();
         let error = transfer.write(&path, &before, &Silent).unwrap_err();
         assert!(matches!(error, MachineError::Changed { .. }), "{error}");
         File::options().write(true).open(&path).unwrap().set_len(SIZE + 1).unwrap();
         let error = transfer.write(&path, &version(&path), &Silent).unwrap_err();
         assert!(matches!(error, MachineError::TooLarge { limit_bytes: SIZE, .. }), "{error}");
+        transfer.check_room(0).unwrap();
+        let error = transfer.check_room(u64::MAX).unwrap_err();
+        assert!(matches!(error, MachineError::NoSpace { .. }), "{error}");
     }
 }
