@@ -95,9 +95,16 @@ impl Machine {
     pub fn push(&self, files: &[Push], progress: &dyn Progress) -> Result<Vec<PathBuf>, MachineError> {
         let planned = self.plan(files, progress)?;
         for batch in planned.chunks(AT_ONCE) {
-            let missing = self.missing(batch)?;
+            let mut missing = self.missing(batch)?;
+            if missing.is_empty() {
+                continue;
+            }
+            let transfer = Transfer::acquire(&self.layout, progress)?;
+            if transfer.waited {
+                missing = self.missing(batch)?;
+            }
             if !missing.is_empty() {
-                self.bring(&missing, progress)?;
+                self.bring(&missing, transfer, progress)?;
             }
         }
         Ok(planned.into_iter().map(|file| file.target.into()).collect())
@@ -124,8 +131,12 @@ impl Machine {
         Ok(numbers.lines().filter_map(|line| files.get(line.parse::<usize>().ok()?)).collect())
     }
 
-    fn bring(&self, files: &[&Planned], progress: &dyn Progress) -> Result<(), MachineError> {
-        let mut transfer = Transfer::acquire(&self.layout, progress)?;
+    fn bring(
+        &self,
+        files: &[&Planned],
+        mut transfer: Transfer<'_>,
+        progress: &dyn Progress,
+    ) -> Result<(), MachineError> {
         let look = |file: &&Planned| fs::metadata(&file.local).map_err(MachineError::io("read", &file.local));
         let metas = files.iter().map(look).collect::<Result<Vec<_>, _>>()?;
         transfer.check_room(metas.iter().map(|meta| meta.blocks() * 512).sum())?;
@@ -138,7 +149,11 @@ impl Machine {
             args.extend([place.to_string(), file.version.size().to_string(), mode.into()]);
         }
         let stage = progress.stage("copying inside the machine", None);
-        let mut heard = |bytes: &[u8]| stage.note(presentable(bytes).lines().last().unwrap_or_default());
+        let mut heard = |bytes: &[u8]| {
+            if let Some(line) = presentable(bytes).lines().last() {
+                stage.note(line);
+            }
+        };
         let incoming = self.script_heard("store files", COPY, &args, &mut heard)?;
         let targets = files.iter().map(|file| file.target.clone());
         let args: Vec<_> = std::iter::once(incoming).chain(targets).collect();

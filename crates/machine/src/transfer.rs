@@ -42,6 +42,8 @@ pub(crate) struct Transfer<'a> {
     layout: &'a Layout,
     file: File,
     used: u64,
+    /// Somebody else had it first, and may have brought what we are to bring.
+    pub(crate) waited: bool,
 }
 
 impl<'a> Transfer<'a> {
@@ -49,12 +51,13 @@ impl<'a> Transfer<'a> {
     pub(crate) fn acquire(layout: &'a Layout, progress: &dyn Progress) -> Result<Self, MachineError> {
         let path = layout.transfer_disk();
         let file = OpenOptions::new().write(true).open(&path).map_err(MachineError::io("open", &path))?;
-        if !flock(&file, &path, FlockOperation::NonBlockingLockExclusive)? {
+        let waited = !flock(&file, &path, FlockOperation::NonBlockingLockExclusive)?;
+        if waited {
             let _stage = progress.stage("waiting for another forkd that copies into the machine", None);
             flock(&file, &path, FlockOperation::LockExclusive)?;
         }
         empty(&file).map_err(MachineError::io("empty", &path))?;
-        Ok(Self { layout, file, used: 0 })
+        Ok(Self { layout, file, used: 0, waited })
     }
 
     /// Whether this computer can hold so many bytes more twice: on this disk, and on the machine's own.
