@@ -4,12 +4,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 use engine::doctor::{Check, Report, Verdict, examine};
+use engine::on_path;
 use engine::place::Place;
 use machine::Status;
 use rustix::termios::isatty;
 use serde_json::{Value, json};
 use types::Dirs;
 
+use crate::errors::chain;
 use crate::{machine as machine_verb, output};
 
 /// Checks what this machine can do for VMs, and says how to fix what it cannot
@@ -24,13 +26,27 @@ pub(crate) struct DoctorArgs {
 pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let dirs = Dirs::from_env()?;
     let mut report = examine(&dirs);
-    report.checks.push(emulated_host(&dirs));
+    report.checks.extend([guest_kernel(&dirs), emulated_host(&dirs)]);
     if args.json {
         output::line(&as_json(&report).to_string())?;
     } else {
         output::line(&lines(&report, isatty(rustix::stdio::stdout())))?;
     }
     Ok(if report.place.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn guest_kernel(dirs: &Dirs) -> Check {
+    const NAME: &str = "guest kernel";
+    match image::present_kernel(dirs) {
+        Ok(Some(kernel)) => Check::pass(NAME, kernel.image.display().to_string()),
+        Ok(None) if on_path("apt-get").is_some() => {
+            Check::pass(NAME, "none yet; Debian's cloud kernel is fetched when it is needed")
+        }
+        Ok(None) => {
+            Check::warn(NAME, "neither in the cache nor in /boot, and no apt to get one", "give one with --kernel")
+        }
+        Err(error) => Check::warn(NAME, chain(&error.into()), "make the cache directory readable"),
+    }
 }
 
 fn emulated_host(dirs: &Dirs) -> Check {
@@ -40,7 +56,7 @@ fn emulated_host(dirs: &Dirs) -> Check {
             Check::warn(NAME, machine_verb::describe(&status), "`forkd machine start` recovers it")
         }
         Ok(status) => Check::pass(NAME, machine_verb::describe(&status)),
-        Err(error) => Check::warn(NAME, error.to_string(), "`forkd machine rm` makes a fresh start"),
+        Err(error) => Check::warn(NAME, chain(&error.into()), "`forkd machine rm` makes a fresh start"),
     }
 }
 

@@ -83,7 +83,11 @@ fn shell(dirs: &Dirs, command: &[String]) -> anyhow::Result<ExitCode> {
     let stdio = if terminal::is_interactive() { Stdio::Tty(terminal::size()) } else { stream::stdio(false)? };
     let env = std::env::var("TERM").ok().filter(|_| isatty(rustix::stdio::stdin()));
     let env = env.map(|term| ("TERM".into(), term)).into_iter().collect();
-    let exec = machine.exec(&ExecRequest { argv, env, stdio, ..ExecRequest::default() })?;
+    let request = ExecRequest { argv, env, stdio, ..ExecRequest::default() };
+    let exec = match machine.connect()?.exec(&request) {
+        Ok(exec) => exec,
+        Err(error) => return Ok(stream::not_started(error)?.exit_code()),
+    };
     let (interrupts, control) = (Interrupts::catch()?, exec.control());
     let stop = move || {
         if let Err(error) = control.signal(SIGHUP) {

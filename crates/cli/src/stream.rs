@@ -123,13 +123,15 @@ fn feed(mut writer: StdinWriter) {
     }
 }
 
-/// The exit code a shell gives when a program cannot be started, for an error that says so.
-pub(crate) fn not_started(error: &SessionError) -> Option<u8> {
-    match error {
-        SessionError::Refused { code: ErrorCode::NotFound, .. } => Some(127),
-        SessionError::Refused { code: ErrorCode::NotExecutable, .. } => Some(126),
-        _ => None,
-    }
+/// A program that cannot be started is the command's failure, with the exit code a shell gives it.
+pub(crate) fn not_started(error: SessionError) -> anyhow::Result<Ended> {
+    let code = match &error {
+        SessionError::Refused { code: ErrorCode::NotFound, .. } => 127,
+        SessionError::Refused { code: ErrorCode::NotExecutable, .. } => 126,
+        _ => return Err(error.into()),
+    };
+    eprintln!("forkd: {error}");
+    Ok(Ended::Code(code))
 }
 
 #[cfg(test)]
@@ -141,7 +143,7 @@ mod tests {
         assert_eq!(shell_byte(137), 137);
         assert_eq!(shell_byte(256 + 7), 7);
         let missing = SessionError::Refused { code: ErrorCode::NotFound, message: "no such program: x".into() };
-        assert_eq!(not_started(&missing), Some(127));
-        assert_eq!(not_started(&SessionError::Ended), None);
+        assert_eq!(not_started(missing).unwrap(), Ended::Code(127));
+        not_started(SessionError::Ended).unwrap_err();
     }
 }

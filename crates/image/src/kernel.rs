@@ -27,6 +27,9 @@ use crate::tool::ToolError;
 /// Without these in reach of the host's kernel it cannot see the devices we give it.
 const GUEST_BUS: &str = "virtio_mmio";
 
+/// Where fetched kernels are kept.
+const BUCKET: &str = "kernels-v1";
+
 /// Why there is no kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
@@ -80,14 +83,19 @@ pub fn guest_kernel(explicit: Option<&Path>, dirs: &Dirs, progress: &dyn Progres
     if let Some(image) = explicit {
         return GuestKernel::at(image);
     }
-    let bucket = Bucket::open(&dirs.cache, "kernels-v1")?;
-    if let Some(kernel) = cached(&bucket)? {
+    if let Some(kernel) = present_kernel(dirs)? {
         return Ok(kernel);
     }
-    if let Some(kernel) = host_kernel(Path::new("/"), &running_release()) {
-        return Ok(kernel);
-    }
-    debian::fetch(&bucket, progress)
+    debian::fetch(&Bucket::open(&dirs.cache, BUCKET)?, progress)
+}
+
+/// The kernel guests would boot with if it is there already; fetches and changes nothing.
+///
+/// # Errors
+/// When the cache cannot be read.
+pub fn present_kernel(dirs: &Dirs) -> Result<Option<GuestKernel>, KernelError> {
+    let cached = if dirs.cache.join(BUCKET).is_dir() { cached(&Bucket::open(&dirs.cache, BUCKET)?)? } else { None };
+    Ok(cached.or_else(|| host_kernel(Path::new("/"), &running_release())))
 }
 
 impl GuestKernel {

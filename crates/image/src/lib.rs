@@ -29,7 +29,7 @@ mod tool;
 pub use build::{Image, ImageError, build_image, build_machine_root};
 pub use cache::CacheError;
 pub use initramfs::{Initramfs, InitramfsError, Purpose};
-pub use kernel::{GuestKernel, HeaderError, KernelError, guest_kernel};
+pub use kernel::{GuestKernel, HeaderError, KernelError, guest_kernel, present_kernel};
 pub use modules::ModulesError;
 pub use recipe::{PackageName, PackageNameError, Recipe, RecipeError, Suite, SuiteError};
 pub use tool::ToolError;

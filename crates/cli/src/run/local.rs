@@ -33,7 +33,7 @@ impl Run<'_> {
                 self.timings.lap("exec_us");
                 self.join(exec, &vm, &interrupts)
             }
-            Err(error) => not_started(error),
+            Err(error) => stream::not_started(error),
         };
         self.timings.lap("command_us");
         // A VM that was stopped from outside breaks the connection; that is no error of its own.
@@ -74,17 +74,6 @@ impl Run<'_> {
         let has_terminal = matches!(self.stdio, session::Stdio::Tty(_));
         interrupts.about(Command { control: exec.control(), has_terminal, stop: Box::new(stop) });
         stream::join(exec, self.stdio, None)
-    }
-}
-
-/// A program that cannot be started is the command's failure, with the exit code a shell gives it.
-fn not_started(error: SessionError) -> anyhow::Result<Ended> {
-    match stream::not_started(&error) {
-        Some(code) => {
-            eprintln!("forkd: {error}");
-            Ok(Ended::Code(code))
-        }
-        None => Err(error.into()),
     }
 }
 
