@@ -61,7 +61,7 @@ impl Run<'_> {
         let timings_file = self.args.timings.as_ref().map(|_| remote::scratch_file("timings"));
         let request = remote.request(self.args.inside(&inside, timings_file.as_deref()), self.stdio);
         let interrupts = Interrupts::catch()?;
-        let waiting = self.progress.stage("Booting the VM in the emulated host", None);
+        let waiting = self.progress.stage("Booting and running in the emulated host", None);
         let ended = remote.run(&request, &interrupts, Some(waiting))?;
         self.timings.lap("run_us");
         if let Some(file) = timings_file {

@@ -95,7 +95,7 @@ fn kvm() -> (Check, Option<Place>) {
 /// KVM's absence is in the way only where nothing stands in for it.
 fn judge(kvm: &Probe, emulator: bool) -> (Check, Option<Place>) {
     let detail = match (kvm.verdict, kvm.run_us) {
-        (KvmVerdict::Usable, Some(run_us)) => format!("{}; guest code ran in {run_us} µs", kvm.detail),
+        (KvmVerdict::Usable, Some(run_us)) => format!("{} ({run_us} µs)", kvm.detail),
         _ => kvm.detail.clone(),
     };
     let fix = kvm.fix().unwrap_or_default();
