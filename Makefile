@@ -22,7 +22,7 @@ unit: setup
 	@cargo test --quiet --workspace --exclude e2e
 
 vmtest: build
-	@cargo test --release --package e2e
+	@cargo run --release --quiet --package e2e
 
 lint: ## Format, clippy, dependency direction, shape of the sources
 	@cargo fmt --all --check

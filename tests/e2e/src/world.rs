@@ -1,41 +1,14 @@
-//! The system around the tests: this build's programs, and what VMs could leave behind.
+//! The system around the tests, and what VMs could leave behind in it.
 
 use std::collections::BTreeSet;
-use std::env;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result, bail, ensure};
-use engine::Program;
+use anyhow::{Result, bail, ensure};
 
 use crate::host::Host;
-
-/// This program lies in `deps/`, the programs it tests one directory above: starts itself again with their names in the
-/// environment, unless they are there. Returns only when there is nothing to do, or with what went wrong.
-pub(crate) fn name_programs() -> Option<Error> {
-    let programs = [Program::Forkd, Program::Vmm, Program::Agent];
-    let inside = env::var_os(crate::host::INSIDE).is_some();
-    if inside || programs.iter().all(|program| env::var_os(program.variable()).is_some()) {
-        return None;
-    }
-    Some(restart(&programs).unwrap_or_else(|error| error))
-}
-
-fn restart(programs: &[Program]) -> Result<Error> {
-    let tests = env::current_exe()?;
-    let dir = tests.parent().and_then(Path::parent).context("the test program's directory")?;
-    let mut command = Command::new(&tests);
-    for program in programs {
-        let path = dir.join(program.file_name());
-        ensure!(path.is_file(), "{} is not built; `make vmtest` builds it first", path.display());
-        command.env(program.variable(), path);
-    }
-    Ok(command.args(env::args_os().skip(1)).exec().into())
-}
 
 /// What VMs may leave: processes, VM directories, taps. Compared before and after.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,1 +1,0 @@
-//! The VM tests are the test program of this package (`main.rs`); as a library there is nothing here.
