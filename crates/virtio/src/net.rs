@@ -130,6 +130,7 @@ impl Net {
     fn receive(&mut self) -> Result<(), DeviceError> {
         let Some(active) = &mut self.active else { return Ok(()) };
         active.reading = Reading::Ready;
+        let since = active.rx.next_used();
         for _ in 0..BATCH {
             if active.packet.len == 0 {
                 match active.packet.fetch(&self.tap) {
@@ -148,7 +149,7 @@ impl Net {
             }
             active.packet.len = 0;
         }
-        queue::notify(&mut active.rx, &active.mem, &active.irq)?;
+        queue::notify(&mut active.rx, &active.mem, &active.irq, since)?;
         Ok(())
     }
 

@@ -205,9 +205,9 @@ pub(crate) fn add_used_together(
     Ok(())
 }
 
-/// Interrupts the driver if it wants to know about the chains given back since the last call.
-pub(crate) fn notify(queue: &mut Queue, mem: &GuestMem, irq: &Interrupt) -> Result<(), QueueError> {
-    if queue.ready() && queue.needs_notification(mem)? {
+/// Interrupts the driver if chains were given back since the used ring was at `since`, and it wants to know.
+pub(crate) fn notify(queue: &mut Queue, mem: &GuestMem, irq: &Interrupt, since: u16) -> Result<(), QueueError> {
+    if queue.next_used() != since && queue.needs_notification(mem)? {
         irq.signal_queue()?;
     }
     Ok(())
@@ -244,7 +244,7 @@ pub(crate) fn serve<'m>(
     if !queue.ready() {
         return Ok(Served::All);
     }
-    let mut done = 0;
+    let (since, mut done) = (queue.next_used(), 0);
     let served = 'serving: loop {
         queue.disable_notification(mem)?;
         while done < limit {
@@ -266,8 +266,6 @@ pub(crate) fn serve<'m>(
             break Served::All;
         }
     };
-    if done > 0 {
-        notify(queue, mem, irq)?;
-    }
+    notify(queue, mem, irq, since)?;
     Ok(served)
 }

@@ -21,6 +21,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use log::{debug, error, warn};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, getpid};
 use serde::{Deserialize, Serialize};
 use virtio_queue::{Queue, QueueT};
@@ -97,7 +99,7 @@ struct Active {
     event: Queue,
     hub: Hub,
     listener_watch: Watch,
-    /// The guest's packets wait until it takes some of ours.
+    /// There are packets of the guest's to take, maybe once it has taken some of ours.
     tx_waits: bool,
     /// The host could not give us a client's descriptor; not tried again before something else has happened.
     accept_failed: bool,
@@ -142,16 +144,18 @@ impl Active {
     /// Tells the driver that all connections are gone and its address may have changed; `false` when it has supplied
     /// no buffer for it.
     fn announce_reset(&mut self) -> Result<bool, QueueError> {
+        let since = self.event.next_used();
         let Some(mut chain) = queue::pop(&mut self.event, &self.mem)? else { return Ok(false) };
         let written = chain.writable.copy_from(&TRANSPORT_RESET.to_le_bytes());
         self.event.add_used(&self.mem, chain.head, u32::try_from(written).expect("4 bytes"))?;
-        queue::notify(&mut self.event, &self.mem, &self.irq)?;
+        queue::notify(&mut self.event, &self.mem, &self.irq, since)?;
         Ok(written == size_of_val(&TRANSPORT_RESET))
     }
 
     fn fill(&mut self) -> Result<Work, QueueError> {
+        let since = self.rx.next_used();
         let work = self.hub.fill(&mut self.rx, &self.mem)?;
-        queue::notify(&mut self.rx, &self.mem, &self.irq)?;
+        queue::notify(&mut self.rx, &self.mem, &self.irq, since)?;
         Ok(work)
     }
 
@@ -165,10 +169,10 @@ impl Active {
             hub.packet(chain.readable);
             Handled::Used(0)
         })?;
-        self.tx_waits = served == Served::NotNow;
+        self.tx_waits = served != Served::All;
         let filled = self.fill()?;
         let resumes = self.tx_waits && !self.hub.is_congested();
-        Ok(if served == Served::Limit || resumes { Work::More } else { filled })
+        Ok(if resumes { Work::More } else { filled })
     }
 
     /// Listens for clients while there is room for them; without room, they wait in the kernel's queue.
@@ -182,9 +186,10 @@ impl Active {
             if self.hub.is_full() {
                 return;
             }
-            match listener.socket.accept() {
-                Ok((client, _)) => self.hub.admit(client.into()),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            // Not std's `accept`: its sockets wait, and the loop must not.
+            match accept_with(&listener.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok(client) => self.hub.admit(client),
+                Err(Errno::AGAIN) => return,
                 Err(error) => {
                     warn!("a client could not be admitted: {error}");
                     self.accept_failed = true;

@@ -129,11 +129,13 @@ impl<'a> Script<'a> {
                 rig.transport.read(offset, &mut bytes[..len.min(8)]);
                 rig.transport.write(offset, &self.take::<8>()[..len.min(8)]);
             }
-            8 => {
-                // A register proper, so that the state machine is reached.
-                let (register, value) = (u32::from(self.byte() % 64) * 4, self.word());
-                rig.set(register, value);
-            }
+            8 => match self.byte() {
+                // Steps of a good driver, in any order.
+                0 => rig.negotiate(0),
+                1 => rig.set_up_queue(index),
+                2 => rig.set(VIRTIO_MMIO_STATUS, 15),
+                register => rig.set(u32::from(register % 64) * 4, self.word()),
+            },
             _ => host.act(self),
         }
     }

@@ -129,7 +129,7 @@ impl Connection {
 
     /// Whether the guest should be asked for credit: once each time it runs out.
     pub(super) fn must_ask_for_credit(&mut self) -> bool {
-        !std::mem::replace(&mut self.credit.asked, true)
+        self.reads() && self.credit.available() == 0 && !std::mem::replace(&mut self.credit.asked, true)
     }
 
     /// Whether the guest should be told how much was forwarded, because it may soon believe the backlog to be full.

@@ -254,6 +254,10 @@ impl Hub {
         if connection.phase == Phase::Draining && !connection.has_backlog() {
             return self.remove(token);
         }
+        if connection.must_ask_for_credit() {
+            let header = connection.header(self.cid, op::CREDIT_REQUEST);
+            self.control.push_back(header);
+        }
         if connection.phase == Phase::Open && connection.must_tell_credit() {
             let header = connection.header(self.cid, op::CREDIT_UPDATE);
             self.control.push_back(header);
@@ -311,7 +315,6 @@ impl Hub {
                 self.line.push_front(token);
                 return Ok(Turn::NoRoom);
             }
-            Burst::NoCredit if connection.must_ask_for_credit() => self.tell(token, op::CREDIT_REQUEST, 0),
             Burst::NoCredit | Burst::Drained => {}
             Burst::Ended => self.host_ended(token),
             Burst::Failed(error) => {
