@@ -1,0 +1,5 @@
+//! A source of randomness, driven by arbitrary bytes.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| virtio::fuzzing::rng(bytes));
