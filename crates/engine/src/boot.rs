@@ -50,6 +50,8 @@ pub struct BootSpec {
     pub initramfs: PathBuf,
     /// The root file system; never written to, what the guest writes is its own and goes with it.
     pub image: PathBuf,
+    /// Words to add to the kernel's command line.
+    pub append: Option<String>,
     /// The network; the guest has none when absent.
     pub tap: Option<Tap>,
     /// From the start until the agent has answered.
@@ -174,6 +176,7 @@ fn boot_with(program: &Path, spec: BootSpec, dirs: &Dirs) -> Result<Vm, BootErro
                 prefix: tap.prefix,
                 gateway: tap.host_ip,
             }),
+            spec.append.as_deref(),
         ),
         disks: vec![DiskSpec { image: spec.image, access: DiskAccess::PrivateTop { dir: tops } }],
         net: spec.tap.as_ref().map(|tap| NetSpec { mac: tap.mac }),

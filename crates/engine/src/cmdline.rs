@@ -28,12 +28,13 @@ const COMMON: &[&str] = &[
 ];
 
 /// Puts the command line together.
-pub(crate) fn guest_cmdline(hostname: &str, network: Option<GuestNetwork>) -> String {
+pub(crate) fn guest_cmdline(hostname: &str, network: Option<GuestNetwork>, append: Option<&str>) -> String {
     let mut words: Vec<String> = COMMON.iter().map(ToString::to_string).collect();
     words.push(format!("forkd.hostname={hostname}"));
     if let Some(GuestNetwork { address, prefix, gateway }) = network {
         words.push(format!("forkd.net={address}/{prefix},{gateway}"));
     }
+    words.extend(append.map(String::from));
     words.join(" ")
 }
 
@@ -43,17 +44,22 @@ mod tests {
 
     #[test]
     fn the_network_is_named_only_where_there_is_one() {
-        let without = guest_cmdline("vm-1", None);
+        let without = guest_cmdline("vm-1", None, None);
         assert!(without.starts_with("console=ttyS0 ") && without.ends_with(" forkd.hostname=vm-1"), "{without}");
         assert!(!without.contains("forkd.net"), "{without}");
         let network = GuestNetwork { address: [10, 42, 7, 2].into(), prefix: 24, gateway: Ipv4Addr::new(10, 42, 7, 1) };
-        let with = guest_cmdline("vm-1", Some(network));
+        let with = guest_cmdline("vm-1", Some(network), None);
         assert!(with.ends_with(" forkd.net=10.42.7.2/24,10.42.7.1"), "{with}");
+    }
+
+    #[test]
+    fn the_users_words_come_last_and_so_win() {
+        assert!(guest_cmdline("vm-1", None, Some("loglevel=7 nosmp")).ends_with(" loglevel=7 nosmp"));
     }
 
     #[test]
     fn a_stock_kernel_reads_all_of_it() {
         // x86 kernels cut the command line at COMMAND_LINE_SIZE.
-        assert!(guest_cmdline(&"h".repeat(64), None).len() < 2048);
+        assert!(guest_cmdline(&"h".repeat(64), None, None).len() < 2048);
     }
 }

@@ -67,8 +67,8 @@ fn what_is_no_kernel_is_refused(host: &Host) -> Result<()> {
     fs::write(&truncated, short)?;
     for path in [dir.path().join("missing"), corrupt, truncated, dir.path().to_path_buf()] {
         let name = path.to_string_lossy().into_owned();
-        let mut command = host.forkd_run();
-        fails_saying(command.arg("--kernel").arg(&path).args(["--", "true"]), &[&name])?;
+        let mut command = host.with(|artifacts| artifacts.kernel = path).forkd_run();
+        fails_saying(command.args(["--", "true"]), &[&name])?;
     }
     Ok(())
 }
@@ -76,18 +76,18 @@ fn what_is_no_kernel_is_refused(host: &Host) -> Result<()> {
 fn a_corrupt_image_is_told_with_the_console(host: &Host) -> Result<()> {
     let image = tempfile::NamedTempFile::new()?;
     image.as_file().set_len(64 << 20)?;
-    let mut command = host.forkd_run();
-    fails_saying(command.arg("--image").arg(image.path()).args(["--", "true"]), &["panicked", "forkd-agent: fatal"])?;
-    let mut command = host.forkd_run();
-    fails_saying(command.arg("--image").arg("/no/such/image").args(["--", "true"]), &["/no/such/image"])?;
+    let mut command = host.with(|artifacts| artifacts.debian = image.path().into()).forkd_run();
+    fails_saying(command.args(["--", "true"]), &["panicked", "forkd-agent: fatal"])?;
+    let mut command = host.with(|artifacts| artifacts.debian = "/no/such/image".into()).forkd_run();
+    fails_saying(command.args(["--", "true"]), &["/no/such/image"])?;
     Ok(())
 }
 
 fn an_agent_that_never_answers_is_given_up(host: &Host) -> Result<()> {
     let initramfs = tempfile::NamedTempFile::new()?;
     write_initramfs(initramfs.as_file(), &std::env::current_exe()?)?;
-    let mut command = host.forkd_run();
-    command.arg("--initramfs").arg(initramfs.path()).args(["--boot-timeout", "15", "--", "true"]);
+    let mut command = host.with(|artifacts| artifacts.initramfs = initramfs.path().into()).forkd_run();
+    command.args(["--boot-timeout", "15", "--", "true"]);
     fails_saying(&mut command, &["did not answer within 15 s", "console"])?;
     Ok(())
 }

@@ -91,6 +91,7 @@ impl Host {
             kernel: self.artifacts.kernel.clone(),
             initramfs: self.artifacts.initramfs.clone(),
             image: self.artifacts.debian.clone(),
+            append: None,
             tap: None,
             limit: BOOT_LIMIT,
             cancel: None,
@@ -130,6 +131,13 @@ impl Host {
         let Artifacts { kernel, initramfs, debian, .. } = &self.artifacts;
         command.arg("run").arg("--kernel").arg(kernel).arg("--initramfs").arg(initramfs).arg("--image").arg(debian);
         command
+    }
+
+    /// The same host with other things to boot from.
+    pub(crate) fn with(&self, change: impl FnOnce(&mut Artifacts)) -> Self {
+        let mut host = self.clone();
+        change(&mut host.artifacts);
+        host
     }
 
     /// Ends the shared VM; true when it left nothing.

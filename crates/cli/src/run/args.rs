@@ -63,11 +63,14 @@ pub(crate) struct GuestArgs {
     /// An initramfs to use as it is
     #[arg(long, value_name = "FILE", hide = true, requires = "kernel")]
     pub(crate) initramfs: Option<PathBuf>,
+    /// Words to add to the guest kernel's command line
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
+    pub(crate) append: Option<String>,
     /// Gives it a network: it and the host reach each other
     #[arg(long)]
     pub(crate) net: bool,
     /// How long it may take until its agent answers
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds::parse)]
+    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds::parse)]
     pub(crate) boot_timeout: Duration,
 }
 
@@ -128,6 +131,7 @@ impl RunArgs {
         option("vcpus", guest.vcpus.to_string());
         option("memory", format!("{}M", guest.memory.mib()));
         option("boot-timeout", guest.boot_timeout.as_secs_f64().to_string());
+        guest.append.iter().for_each(|words| option("append", words.clone()));
         process.env.iter().for_each(|(name, value)| option("env", format!("{name}={value}")));
         process.user.iter().for_each(|user| option("user", user.clone()));
         process.cwd.iter().for_each(|cwd| option("cwd", cwd.clone()));

@@ -54,6 +54,7 @@ impl Run<'_> {
             kernel: parts.kernel,
             initramfs: parts.initramfs,
             image: parts.image,
+            append: guest.append.clone(),
             tap,
             limit: guest.boot_timeout,
             cancel: Some(interrupts.cancel()),

@@ -25,6 +25,7 @@ fn boot_in(home: &tempfile::TempDir, fails: &str, limit: Duration, cancel: Optio
         kernel: "/kernel".into(),
         initramfs: "/initramfs".into(),
         image: "/image".into(),
+        append: None,
         tap: None,
         limit,
         cancel,

@@ -67,6 +67,8 @@ fn the_forkd_inside_is_asked_for_the_same() {
         "2G",
         "--boot-timeout",
         "7.5",
+        "--append",
+        "loglevel=7 nosmp",
         "-e",
         "A=b c",
         "-e",
@@ -90,7 +92,7 @@ fn the_forkd_inside_is_asked_for_the_same() {
     assert_eq!(inside[0], "run");
     let inside = parse(&inside[1..]).unwrap();
     assert_eq!(inside.request(Stdio::Output), outside.request(Stdio::Output));
-    let essence = |guest: &GuestArgs| (guest.vcpus, guest.memory, guest.net, guest.boot_timeout);
+    let essence = |guest: &GuestArgs| (guest.vcpus, guest.memory, guest.net, guest.boot_timeout, guest.append.clone());
     assert_eq!(essence(&inside.guest), essence(&outside.guest));
     assert_eq!(inside.guest.image, Some("/i".into()));
     assert_eq!(inside.timings, Some("/tmp/t".into()));
