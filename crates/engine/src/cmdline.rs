@@ -23,6 +23,8 @@ const COMMON: &[&str] = &[
     // Of the keyboard controller there is only that port: do not wait for a keyboard and a mouse to answer.
     "i8042.noaux",
     "i8042.nokbd",
+    // The kernel's cipher self-tests would be repeated in every guest for ciphers it hardly uses.
+    "cryptomgr.notests",
     // All devices are virtio-mmio, announced by ACPI: no bus to scan.
     "pci=off",
 ];

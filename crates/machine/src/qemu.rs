@@ -53,7 +53,8 @@ impl QemuSpec {
         args.extend(words("-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"));
         // Without 5-level paging every walk of the nested tables is a step shorter. XSAVE is off because QEMU does not
         // intercept XSETBV: the KVM inside would never learn a guest's XCR0, and guests lose their vector registers.
-        args.extend(words("-M pc -accel tcg,thread=multi -cpu max,-la57,-xsave"));
+        // Without ERMS and FSRM kernels copy and clear by words; a byte-wise string instruction is emulated byte by byte.
+        args.extend(words("-M pc -accel tcg,thread=multi -cpu max,-la57,-xsave,-erms,-fsrm"));
         args.extend(words(&format!("-smp {cpus} -m {}M", memory_bytes >> 20)));
         args.extend(words(&format!("-chardev file,id=console,path={CONSOLE},append=on -serial chardev:console")));
         args.extend(words(&format!("-qmp unix:{QMP},server=on,wait=off -device virtio-rng-pci")));

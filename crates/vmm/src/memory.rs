@@ -5,9 +5,10 @@ use std::io;
 use proto::control::RefusalCode;
 use types::GuestMemorySize;
 use virtio::GuestMem;
-use vm_memory::GuestAddress;
+use vm_memory::{GuestAddress, GuestRegionMmap};
 
 use crate::layout::{HOLE, HOLE_END};
+use crate::sys;
 
 /// Why there is no memory.
 #[derive(Debug, thiserror::Error)]
@@ -21,12 +22,12 @@ pub(crate) enum MemoryError {
         host_mib: u64,
     },
     /// The host says no.
-    #[error("{asked} of guest memory cannot be mapped: {source}")]
+    #[error("{asked} of guest memory cannot be mapped: {why}")]
     Map {
         /// What was asked for.
         asked: GuestMemorySize,
         /// What the system says.
-        source: io::Error,
+        why: String,
     },
 }
 
@@ -50,14 +51,15 @@ pub(crate) fn map(size: GuestMemorySize) -> Result<GuestMem, MemoryError> {
     if size.bytes() > host_bytes {
         return Err(MemoryError::TooMuch { asked: size, host_mib: host_bytes >> 20 });
     }
-    let failed =
-        |error: &dyn std::error::Error| MemoryError::Map { asked: size, source: io::Error::other(error.to_string()) };
-    let ranges = ranges(size)
-        .into_iter()
-        .map(|(start, len)| Ok((GuestAddress(start), usize::try_from(len)?)))
-        .collect::<Result<Vec<_>, std::num::TryFromIntError>>()
-        .map_err(|error| failed(&error))?;
-    GuestMem::from_ranges(&ranges).map_err(|error| failed(&error))
+    let failed = |error: &dyn std::error::Error| MemoryError::Map { asked: size, why: error.to_string() };
+    let mut regions = Vec::new();
+    for (start, len) in ranges(size) {
+        let mapping = usize::try_from(len).map_err(|error| failed(&error))?;
+        let mapping = sys::ram::map(mapping).map_err(|error| failed(&error))?;
+        let region = GuestRegionMmap::new(mapping, GuestAddress(start));
+        regions.push(region.ok_or_else(|| failed(&io::Error::from(io::ErrorKind::OutOfMemory)))?);
+    }
+    GuestMem::from_regions(regions).map_err(|error| failed(&error))
 }
 
 #[cfg(test)]

@@ -140,10 +140,9 @@ impl Host {
         host
     }
 
-    /// Ends the shared VM; true when it left nothing.
-    pub(crate) fn tear_down(&self) -> bool {
+    /// Ends the shared VM.
+    pub(crate) fn tear_down(&self) {
         drop(self.shared.lock().unwrap_or_else(PoisonError::into_inner).take());
-        true
     }
 }
 

@@ -22,6 +22,8 @@ mod network;
 mod world;
 
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use libtest_mimic::{Arguments, Trial};
@@ -35,6 +37,9 @@ type Test = (&'static str, fn(&Host) -> Result<()>);
 const VM_TESTS: &[&[Test]] = &[boot::TESTS, exec::TESTS, disk::TESTS, network::TESTS, faults::TESTS];
 /// Tests of the command line and the emulated host as a user has them before him.
 const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS];
+
+/// How many of the slowest tests are named at the end.
+const SLOWEST: usize = 8;
 
 #[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
 fn main() -> ExitCode {
@@ -68,12 +73,24 @@ fn run(arguments: &Arguments) -> Result<bool> {
     Ok(conclude(arguments, &host, USER_TESTS) && vm)
 }
 
+#[expect(clippy::print_stdout, reason = "a test program talks to whoever runs it")]
 fn conclude(arguments: &Arguments, host: &Host, groups: &[&[Test]]) -> bool {
+    let times: Arc<Mutex<Vec<(Duration, &str)>>> = Arc::default();
     let trials = groups.iter().flat_map(|group| group.iter()).map(|(name, test)| {
-        let (host, test) = (host.clone(), *test);
-        Trial::test(*name, move || test(&host).map_err(|error| format!("{error:?}").into()))
+        let (host, test, times) = (host.clone(), *test, Arc::clone(&times));
+        Trial::test(*name, move || {
+            let begun = Instant::now();
+            let done = test(&host).map_err(|error| format!("{error:?}").into());
+            times.lock().unwrap_or_else(PoisonError::into_inner).push((begun.elapsed(), name));
+            done
+        })
     });
     let conclusion = libtest_mimic::run(arguments, trials.collect());
-    let tidy = host.tear_down();
-    !conclusion.has_failed() && tidy
+    let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
+    times.sort_unstable();
+    for (time, name) in times.iter().rev().take(SLOWEST) {
+        println!("slow: {:6.1} s  {name}", time.as_secs_f32());
+    }
+    host.tear_down();
+    !conclusion.has_failed()
 }

@@ -1,5 +1,6 @@
 //! Every unsafe operation of this crate.
 
 pub(crate) mod probe_code;
+pub(crate) mod ram;
 pub(crate) mod slot;
 pub(crate) mod stdin;
