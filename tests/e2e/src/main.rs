@@ -74,7 +74,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 #[expect(clippy::print_stdout, reason = "a test program talks to whoever runs it")]
-fn conclude(arguments: &Arguments, host: &Host, groups: &[&[Test]]) -> bool {
+fn conclude(arguments: &Arguments, host: &Host, groups: &[&'static [Test]]) -> bool {
     let times: Arc<Mutex<Vec<(Duration, &str)>>> = Arc::default();
     let trials = groups.iter().flat_map(|group| group.iter()).map(|(name, test)| {
         let (host, test, times) = (host.clone(), *test, Arc::clone(&times));
