@@ -48,23 +48,33 @@ impl ConsoleLog {
         }
     }
 
+    /// Keeps what [`Self::restart`] will need: twice as much, so that the shift happens once in a while and not for each
+    /// byte.
+    fn remember(&mut self, bytes: &[u8]) {
+        self.recent.extend_from_slice(bytes);
+        if self.recent.len() > 2 * KEPT {
+            self.recent.drain(..self.recent.len() - KEPT);
+        }
+    }
+
     /// Begins the file anew with the last of what it held.
     fn restart(&mut self) -> io::Result<()> {
-        let kept = self.recent.split_off(self.recent.len().saturating_sub(KEPT));
+        let note = b"[forkd: the beginning of this log was dropped]\n";
+        let kept = &self.recent[self.recent.len().saturating_sub(KEPT)..];
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
-        let note = b"[forkd: the beginning of this log was dropped]\n";
-        self.file.write_all(note)?;
-        self.file.write_all(&kept)?;
+        // Counted before it is written: a full disk then costs this text, and not the same attempt for each byte.
         self.written = (note.len() + kept.len()) as u64;
-        self.recent = kept;
-        Ok(())
+        self.file.write_all(note)?;
+        self.file.write_all(kept)
     }
 }
 
 fn reason(line: &[u8]) -> Option<String> {
     let line = String::from_utf8_lossy(line);
-    line.split_once(PANIC_MARK).map(|(_, reason)| reason.trim().to_owned())
+    let (_, reason) = line.split_once(PANIC_MARK)?;
+    // It will be shown on a terminal, and anybody in the guest can write to the console.
+    Some(reason.chars().filter(|c| !c.is_control()).collect::<String>().trim().to_owned())
 }
 
 impl Write for ConsoleLog {
@@ -72,16 +82,12 @@ impl Write for ConsoleLog {
         for byte in bytes {
             self.listen(*byte);
         }
-        self.recent.extend_from_slice(bytes);
+        self.remember(bytes);
         if self.written + bytes.len() as u64 > LIMIT {
             self.restart()?;
         } else {
             self.file.write_all(bytes)?;
             self.written += bytes.len() as u64;
-        }
-        // Twice what is kept, so that the shift happens once in a while and not for each byte.
-        if self.recent.len() > 2 * KEPT {
-            self.recent.drain(..KEPT);
         }
         Ok(bytes.len())
     }
@@ -119,5 +125,22 @@ mod tests {
             log.write_all(&[*byte]).unwrap();
         }
         assert_eq!(log.panic_reason().as_deref(), Some("Attempted to kill init! exitcode=0x0"));
+    }
+
+    #[test]
+    fn a_full_disk_costs_no_memory() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut log = ConsoleLog::new(full);
+        for _ in 0..32 {
+            log.write_all(&[b'x'; 64 << 10]).unwrap_err();
+        }
+        assert!(log.recent.len() <= 2 * KEPT);
+    }
+
+    #[test]
+    fn the_last_words_cannot_command_a_terminal() {
+        let mut log = ConsoleLog::new(tempfile::tempfile().unwrap());
+        log.write_all(b"Kernel panic - not syncing: \x1b[2J\x07oh\n").unwrap();
+        assert_eq!(log.panic_reason().as_deref(), Some("[2Joh"));
     }
 }

@@ -1,6 +1,7 @@
 //! The I/O ports: serial console, panic notifier, and the registers by which a guest ends itself.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vm_superio::serial::NoEvents;
@@ -18,6 +19,8 @@ const PANIC_EVENTS: u8 = 3;
 /// The keyboard controller's command port, whose pulse is a PC's oldest way to restart.
 const PORT_KEYBOARD: u16 = 0x64;
 const KEYBOARD_RESET: u8 = 0xfe;
+/// Its status: ready to take a command. A kernel asks 65536 times before it gives up and restarts anyway.
+const KEYBOARD_READY: u8 = 0;
 
 /// What a guest can say about its own end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +49,14 @@ impl Trigger for EventLine {
 #[derive(Debug)]
 pub(crate) struct Ports {
     serial: Mutex<Serial<EventLine, NoEvents, ConsoleLog>>,
+    /// Somebody was told that the console does not work.
+    complained: AtomicBool,
 }
 
 impl Ports {
     /// A serial port that raises `irq` and writes to `log`.
     pub(crate) fn new(irq: EventFd, log: ConsoleLog) -> Self {
-        Self { serial: Mutex::new(Serial::new(EventLine(irq), log)) }
+        Self { serial: Mutex::new(Serial::new(EventLine(irq), log)), complained: AtomicBool::new(false) }
     }
 
     /// The reason of the guest's panic, if its console had it.
@@ -71,6 +76,7 @@ impl Ports {
         match port {
             PORT_SLEEP_STATUS => *first = 0,
             PORT_PANIC => *first = PANIC_EVENTS,
+            PORT_KEYBOARD => *first = KEYBOARD_READY,
             _ => {
                 if let Some(register) = serial_register(port) {
                     *first = self.serial().read(register);
@@ -99,8 +105,11 @@ impl Ports {
 
     fn write_serial(&self, port: u16, value: u8) {
         let Some(register) = serial_register(port) else { return };
-        if let Err(error) = self.serial().write(register, value) {
-            log::warn!("the console lost a byte: {error:?}");
+        // Said once: a guest decides how many bytes there are to lose.
+        if let Err(error) = self.serial().write(register, value)
+            && !self.complained.swap(true, Ordering::Relaxed)
+        {
+            log::warn!("the console loses what the guest writes: {error:?}");
         }
     }
 }
@@ -137,6 +146,13 @@ mod tests {
         assert_eq!(data, [0xff; 4]);
         ports().read(PORT_SLEEP_STATUS, &mut data[..1]);
         assert_eq!(data[0], 0);
+    }
+
+    #[test]
+    fn a_restart_does_not_wait_for_a_keyboard() {
+        let mut status = [0xff];
+        ports().read(PORT_KEYBOARD, &mut status);
+        assert_eq!(status[0] & 2, 0, "a kernel would take it for busy");
     }
 
     #[test]
