@@ -3,7 +3,7 @@
 //! One package, one core per vCPU, no SMT, for Intel's leaves and AMD's alike. Nested virtualisation and the
 //! performance counters are hidden: a guest needs neither, and both would have to travel with every snapshot.
 
-use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, kvm_cpuid_entry2};
+use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, KVM_MAX_CPUID_ENTRIES, kvm_cpuid_entry2};
 use kvm_ioctls::{Cap, Kvm};
 
 /// Bits of leaf 1.
@@ -23,6 +23,11 @@ mod leaf8000_0001 {
     pub(super) const ECX_PERFCTR_NB: u32 = 1 << 24;
 }
 
+/// The leaves that describe the topology level by level; the second is a superset of the first.
+const TOPOLOGY: [u32; 2] = [0xb, 0x1f];
+/// Threads of a core, cores of the package.
+const TOPOLOGY_LEVELS: u32 = 2;
+
 /// What the host's KVM offers to any vCPU.
 pub(crate) fn offered(kvm: &Kvm) -> Result<CpuId, kvm_ioctls::Error> {
     let mut cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
@@ -30,7 +35,23 @@ pub(crate) fn offered(kvm: &Kvm) -> Result<CpuId, kvm_ioctls::Error> {
     for entry in cpuid.as_mut_slice() {
         narrow(entry, deadline_timer);
     }
+    lay_out_topology(&mut cpuid)?;
     Ok(cpuid)
+}
+
+/// Gives the topology leaves an entry per level. Newer KVMs offer only an empty first one, older ones the host's own:
+/// without the second level every vCPU would be a package of its own.
+fn lay_out_topology(cpuid: &mut CpuId) -> Result<(), kvm_ioctls::Error> {
+    for function in TOPOLOGY {
+        let offered = cpuid.as_slice().iter().any(|entry| entry.function == function);
+        cpuid.retain(|entry| entry.function != function);
+        let flags = KVM_CPUID_FLAG_SIGNIFCANT_INDEX;
+        for index in (0..TOPOLOGY_LEVELS).filter(|_| offered) {
+            let level = kvm_cpuid_entry2 { function, index, flags, ..kvm_cpuid_entry2::default() };
+            cpuid.push(level).map_err(|_| kvm_ioctls::Error::new(libc::E2BIG))?;
+        }
+    }
+    Ok(())
 }
 
 fn narrow(entry: &mut kvm_cpuid_entry2, deadline_timer: bool) {
@@ -43,7 +64,8 @@ fn narrow(entry: &mut kvm_cpuid_entry2, deadline_timer: bool) {
                 entry.ecx |= leaf1::ECX_TSC_DEADLINE;
             }
         }
-        0xa => (entry.eax, entry.ebx, entry.ecx, entry.edx) = (0, 0, 0, 0),
+        // Counters of Intel's, and of AMD's second version.
+        0xa | 0x8000_0022 => (entry.eax, entry.ebx, entry.ecx, entry.edx) = (0, 0, 0, 0),
         0x8000_0001 => {
             entry.ecx &= !(leaf8000_0001::ECX_SVM | leaf8000_0001::ECX_PERFCTR_CORE | leaf8000_0001::ECX_PERFCTR_NB);
         }
@@ -125,6 +147,22 @@ mod tests {
         assert_eq!(placed(0xb, 0, 0, 1).ebx, 1);
         assert_eq!(placed(0x8000_0008, 0, 0, 32).ecx, (5 << 12) | 31);
         assert_eq!(placed(0x8000_001e, 0, 7, 8).eax, 7);
+    }
+
+    #[test]
+    fn a_topology_has_both_levels_whatever_kvm_offers() {
+        let entry = |function, index| kvm_cpuid_entry2 { function, index, eax: 7, ..Default::default() };
+        let newer = [entry(1, 0), entry(0xb, 0)];
+        let older = [entry(0xb, 0), entry(0xb, 1), entry(0xb, 2), entry(1, 0)];
+        for entries in [&newer[..], &older] {
+            let mut cpuid = CpuId::from_entries(entries).unwrap();
+            lay_out_topology(&mut cpuid).unwrap();
+            let cpuid = for_vcpu(&cpuid, 5, 6);
+            let levels = cpuid.as_slice().iter().filter(|entry| entry.function == 0xb);
+            let levels: Vec<_> = levels.map(|entry| (entry.index, entry.eax, entry.ebx, entry.edx)).collect();
+            assert_eq!(levels, [(0, 0, 1, 5), (1, 3, 6, 5)]);
+            assert!(cpuid.as_slice().iter().all(|entry| entry.function != 0x1f), "a leaf the CPU does not have");
+        }
     }
 
     #[test]
