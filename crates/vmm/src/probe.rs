@@ -92,7 +92,14 @@ fn run_guest(kvm: &Kvm) -> Result<Duration, String> {
     let regs = kvm_regs { rip: CODE, rdi: ROUNDS, rsi: SCRATCH, rflags: 2, ..kvm_regs::default() };
     vcpu.set_regs(&regs).map_err(said("KVM_SET_REGS"))?;
     let start = Instant::now();
-    match vcpu.run().map_err(said("KVM_RUN"))? {
+    // Somebody who stops and continues us, or looks at us with a debugger, interrupts the call.
+    let exit = loop {
+        match vcpu.run() {
+            Err(error) if error.errno() == libc::EINTR => {}
+            ended => break ended.map_err(said("KVM_RUN"))?,
+        }
+    };
+    match exit {
         VcpuExit::IoOut(0x99, _) => Ok(start.elapsed()),
         VcpuExit::IoOut(0x9e, _) => Err("guest code lost its vector registers or computed a wrong result".into()),
         exit => Err(format!("guest code ended in {exit:?} where a CPU would have gone on")),
