@@ -8,10 +8,14 @@
 //! Threads: the main thread owns the control socket and every device's host side; each vCPU has a thread of its own,
 //! which touches devices only through their registers. Nothing here is asynchronous.
 
+use std::io;
 use std::process::ExitCode;
 
+use bounded_log::BoundedLog;
+use env_logger::{Env, Target};
 use proto::control::ControlSocket;
 
+mod bounded_log;
 mod bus;
 mod console;
 mod devices;
@@ -30,7 +34,8 @@ mod x86;
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's main speaks to whoever started it")]
 fn main() -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
+    let log = Target::Pipe(Box::new(BoundedLog::new(io::stderr())));
+    env_logger::Builder::from_env(Env::default().default_filter_or("info")).target(log).init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["vm"] => serve(),
