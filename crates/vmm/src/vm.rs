@@ -106,7 +106,7 @@ impl IrqLine for IrqFd {
     }
 }
 
-/// A running VM. Fields are dropped in order: KVM's objects go before the memory they point into.
+/// A running VM. Its vCPUs' threads run until the process ends, whatever becomes of this.
 #[derive(Debug)]
 pub(crate) struct Vm {
     _fd: VmFd,

@@ -5,8 +5,8 @@ use kvm_ioctls::VmFd;
 use virtio::GuestMem;
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
-/// Gives all of `mem` to `vm`, a slot per region. The caller keeps `mem` for as long as `vm` lives: [`crate::vm::Vm`]
-/// owns both and drops the VM first.
+/// Gives all of `mem` to `vm`, a slot per region. KVM keeps a VM until its last vCPU is closed, and vCPUs belong to threads
+/// that nobody waits for; so `mem` must come from [`super::ram`], whose mappings are never undone.
 pub(crate) fn set_all(vm: &VmFd, mem: &GuestMem) -> Result<(), kvm_ioctls::Error> {
     for (slot, region) in (0..).zip(mem.iter()) {
         let region = kvm_userspace_memory_region {
@@ -16,8 +16,8 @@ pub(crate) fn set_all(vm: &VmFd, mem: &GuestMem) -> Result<(), kvm_ioctls::Error
             memory_size: region.len(),
             userspace_addr: region.as_ptr() as u64,
         };
-        // SAFETY: the range is a live mapping of ours of exactly this length, and stays mapped while the VM lives, as
-        // the contract above says; regions of one `GuestMem` do not overlap.
+        // SAFETY: the range is a mapping of ours of exactly this length that is never undone, as the contract above
+        // says; regions of one `GuestMem` do not overlap.
         unsafe { vm.set_user_memory_region(region)? };
     }
     Ok(())

@@ -213,8 +213,8 @@ impl Devices {
 
     fn virtio(&mut self, index: u32) {
         let base = VIRTIO_MMIO + u64::from(index) * MMIO_SIZE;
-        // Both below 4 GiB: the window begins at 3.25 GiB and holds a handful of pages.
-        let (base, size) = (u32::try_from(base).unwrap_or(0), u32::try_from(MMIO_SIZE).unwrap_or(0));
+        let below_4_gib = "the window begins at 3.25 GiB and holds a handful of pages";
+        let (base, size) = (u32::try_from(base).expect(below_4_gib), u32::try_from(MMIO_SIZE).expect(below_4_gib));
         let (registers, irq) = (Memory32Fixed::new(true, base, size), line(IRQ_VIRTIO + index));
         let id = Name::new("_HID".into(), &"LNRO0005");
         let number = Name::new("_UID".into(), &index);
