@@ -54,18 +54,20 @@ fn host() -> Value {
 fn row(place: Place, args: &BootArgs) -> Result<Value> {
     let words = ["--recipe", &args.recipe, "--vcpus", &args.vcpus, "--", "true"];
     timed_run(Some(place), &words)?;
-    let mut stages: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    let mut stages: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for _ in 0..args.runs.max(1) {
-        for (stage, micros) in timed_run(Some(place), &words)? {
-            stages.entry(stage).or_default().push(micros);
+        for (stage, ms) in timed_run(Some(place), &words)? {
+            stages.entry(stage).or_default().push(ms);
         }
     }
     let summary: BTreeMap<String, Value> = stages
         .into_iter()
         .map(|(stage, mut values)| {
-            values.sort_unstable();
+            values.sort_unstable_by(f64::total_cmp);
             (stage, json!({"min": values[0], "median": values[values.len() / 2], "max": values[values.len() - 1]}))
         })
         .collect();
-    Ok(json!({"place": place.name(), "emulated": place == Place::Machine, "runs": args.runs.max(1), "stages": summary}))
+    Ok(
+        json!({"place": place.name(), "emulated": place == Place::Machine, "runs": args.runs.max(1), "stages_ms": summary}),
+    )
 }

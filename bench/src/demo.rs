@@ -13,6 +13,24 @@ print('  vCPUs         ', os.cpu_count())
 print('  numpy         ', numpy.__version__)
 print('  zeros(5)      ', numpy.zeros(5).tolist())";
 
+/// Stages in the order they happen, and what a person calls them.
+const STAGES: &[(&str, &str)] = &[
+    ("parts", "image, kernel and initramfs found or built"),
+    ("machine", "emulated host started"),
+    ("push", "files brought into the emulated host"),
+    ("boot", "VM booted until its agent answered"),
+    ("vmm_setup", "  of it the VMM, until the first vCPU ran"),
+    ("guest_boot", "  of it the guest's kernel and agent"),
+    ("exec", "command started"),
+    ("command", "command ran"),
+    ("inside boot", "VM booted until its agent answered (emulated)"),
+    ("inside vmm_setup", "  of it the VMM, until the first vCPU ran"),
+    ("inside guest_boot", "  of it the guest's kernel and agent"),
+    ("inside exec", "command started (emulated)"),
+    ("inside command", "command ran (emulated)"),
+    ("total", "all of it"),
+];
+
 /// Shows it.
 pub(crate) fn run() -> Result<()> {
     println!("What this machine can do (forkd doctor):\n");
@@ -22,12 +40,10 @@ pub(crate) fn run() -> Result<()> {
     let words = ["--recipe", "python-numpy", "--vcpus", "2", "--", "python3", "-c", SCRIPT];
     let stages = timed_run(None, &words)?;
     println!("\nWhere the time went:\n");
-    for (name, micros) in stages {
-        let (name, milliseconds) = match name.strip_suffix("_us") {
-            Some(name) => (name, micros / 1000),
-            None => (name.trim_end_matches("_ms"), micros),
-        };
-        println!("  {:<24}{milliseconds:>8} ms", name.replace('_', " "));
+    for (stage, explanation) in STAGES {
+        if let Some(ms) = stages.get(*stage) {
+            println!("  {explanation:<52}{ms:>9.0} ms");
+        }
     }
     Ok(())
 }

@@ -47,8 +47,9 @@ pub(crate) fn has_kvm(doctor: &Value) -> bool {
     checks.iter().any(|check| check["name"] == "kvm" && check["verdict"] == "pass")
 }
 
-/// Runs `forkd run` with these words and returns the time of each stage in microseconds.
-pub(crate) fn timed_run(place: Option<Place>, words: &[&str]) -> Result<BTreeMap<String, u64>> {
+/// Runs `forkd run` with these words and returns the time of each stage in milliseconds. Where a run went through the
+/// emulated host, its stages inside follow as `inside ...`.
+pub(crate) fn timed_run(place: Option<Place>, words: &[&str]) -> Result<BTreeMap<String, f64>> {
     let timings = tempfile::NamedTempFile::new()?;
     let mut command = Command::new(binary()?);
     if let Some(place) = place {
@@ -58,5 +59,36 @@ pub(crate) fn timed_run(place: Option<Place>, words: &[&str]) -> Result<BTreeMap
     if !status.success() {
         bail!("forkd run {} ended with {status}", words.join(" "));
     }
-    serde_json::from_slice(&std::fs::read(timings.path())?).context("the timings")
+    let timings: Value = serde_json::from_slice(&std::fs::read(timings.path())?).context("the timings")?;
+    let mut stages = BTreeMap::new();
+    collect("", &timings, &mut stages);
+    Ok(stages)
+}
+
+fn collect(prefix: &str, timings: &Value, stages: &mut BTreeMap<String, f64>) {
+    for (name, value) in timings.as_object().into_iter().flatten() {
+        match (value, name.strip_suffix("_us"), name.strip_suffix("_ms")) {
+            (Value::Object(_), ..) => collect(&format!("{prefix}{name} "), value, stages),
+            (Value::Number(number), Some(stage), _) => {
+                stages.insert(format!("{prefix}{stage}"), number.as_f64().unwrap_or_default() / 1000.0);
+            }
+            (Value::Number(number), _, Some(stage)) => {
+                stages.insert(format!("{prefix}{stage}"), number.as_f64().unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_are_flat_and_in_milliseconds() {
+        let timings = serde_json::json!({"place": "machine", "total_us": 1500, "inside": {"guest_boot_ms": 7}});
+        let mut stages = BTreeMap::new();
+        collect("", &timings, &mut stages);
+        assert_eq!(stages, BTreeMap::from([("inside guest_boot".into(), 7.0), ("total".into(), 1.5)]));
+    }
 }
