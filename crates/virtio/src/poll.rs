@@ -14,6 +14,8 @@ pub enum Interest {
     Write,
     /// Either.
     ReadWrite,
+    /// Neither: only when its other end is gone, which is told in any case.
+    Hangup,
 }
 
 impl Interest {

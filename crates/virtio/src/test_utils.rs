@@ -79,6 +79,7 @@ fn flags(interest: Interest) -> EventFlags {
         Interest::Read => EventFlags::IN,
         Interest::Write => EventFlags::OUT,
         Interest::ReadWrite => EventFlags::IN | EventFlags::OUT,
+        Interest::Hangup => EventFlags::empty(),
     }
 }
 

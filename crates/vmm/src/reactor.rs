@@ -127,6 +127,7 @@ fn event_set(interest: Interest) -> EventSet {
         Interest::Read => EventSet::IN,
         Interest::Write => EventSet::OUT,
         Interest::ReadWrite => EventSet::IN | EventSet::OUT,
+        Interest::Hangup => EventSet::empty(),
     }
 }
 

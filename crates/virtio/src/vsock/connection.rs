@@ -265,8 +265,11 @@ impl Connection {
         })
     }
 
-    /// Watches the host socket for what can be made use of.
+    /// Watches the host socket for what can be made use of. A client that waits for the guest's answer may give up.
     pub(super) fn update_watch(&mut self) -> io::Result<()> {
+        if self.phase == Phase::Connecting {
+            return self.watch.set(self.socket.as_fd(), Some(Interest::Hangup));
+        }
         let reads = self.reads() && !self.in_line && self.credit.available() > 0;
         self.watch.set(self.socket.as_fd(), Interest::in_either((reads, self.has_backlog())))
     }

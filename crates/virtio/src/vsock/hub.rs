@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  host client --CONNECT 52--> greeting --> Connecting --RESPONSE--> Open     (REQUEST goes to the guest)
+//!  Connecting --client gives up--> gone                                      (RST, if the guest has seen the REQUEST)
 //!  guest --REQUEST port 7--> connect to <socket>_7 ------------------> Open   (RESPONSE goes to the guest)
 //!  Open --guest closed--> Draining --backlog empty--> gone                    (RST goes to the guest at once)
 //!  Open --host closed--> gone                                                 (SHUTDOWN goes to the guest)
@@ -141,6 +142,9 @@ impl Hub {
             return self.hear_greeting(token);
         }
         let Some(connection) = self.connections.get_mut(&token) else { return };
+        if connection.phase == Phase::Connecting && ready.hangup {
+            return self.client_gave_up(token);
+        }
         if (ready.writable || ready.hangup)
             && let Err(error) = connection.flush()
         {
@@ -171,6 +175,17 @@ impl Hub {
         self.insert(token, Connection::new(ports, Phase::Connecting, socket, watch));
         self.tell(token, op::REQUEST, 0);
         self.settle(token);
+    }
+
+    /// A client did not wait for the guest's answer. A guest that has not seen the question never will.
+    fn client_gave_up(&mut self, token: u32) {
+        let Some(Connection { ports: Ports { host, guest }, .. }) = self.connections.get(&token) else { return };
+        let asks = |packet: &Header| (packet.op, packet.src_port, packet.dst_port) == (op::REQUEST, *host, *guest);
+        match self.control.iter().position(asks) {
+            Some(unseen) => drop(self.control.remove(unseen)),
+            None => self.tell(token, op::RST, 0),
+        }
+        self.remove(token);
     }
 
     /// The guest wants to reach a host service.

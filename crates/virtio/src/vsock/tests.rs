@@ -185,6 +185,34 @@ fn a_client_is_closed_when_nobody_accepts() {
 }
 
 #[test]
+fn a_client_that_gives_up_waiting_makes_room_for_the_next() {
+    let mut guest = Guest::with(|device| device.max_connections = 1);
+    let ask = |guest: &Guest| {
+        let mut client = UnixStream::connect(guest.socket()).unwrap();
+        writeln!(client, "CONNECT {PORT}").unwrap();
+        client
+    };
+    // The guest has no buffers yet: it hears nothing of clients that come and go.
+    for _ in 0..3 {
+        let client = ask(&guest);
+        guest.rig.settle();
+        drop(client);
+        guest.rig.settle();
+    }
+    guest.supply(4);
+    guest.assert_silent();
+    // It hears of one, does not answer, and is told that there is no hurry any more.
+    let client = ask(&guest);
+    let first = guest.expect(op::REQUEST);
+    drop(client);
+    assert_eq!(guest.expect(op::RST).src_port, first.src_port);
+    guest.say(first.src_port, op::RESPONSE, &[]);
+    assert_eq!(guest.expect(op::RST).src_port, first.src_port);
+    let (_client, second) = guest.client();
+    assert_ne!(second, first.src_port);
+}
+
+#[test]
 fn a_greeting_may_come_in_pieces_and_be_followed_by_data() {
     let mut guest = Guest::new();
     guest.supply(8);
