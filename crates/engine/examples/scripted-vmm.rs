@@ -20,6 +20,7 @@ fn main() -> Result<(), Anything> {
         Some("dies") => dies(&control),
         Some("boots-without-agent") => boots_without_agent(&control, &spec, Door::Closed),
         Some("hangs") => boots_without_agent(&control, &spec, Door::Unanswered),
+        Some("is-stuck") => is_stuck(&control, &spec),
         _ => Err(format!("{name} says nothing about how to fail").into()),
     }
 }
@@ -62,4 +63,14 @@ fn boots_without_agent(control: &ControlSocket, spec: &VmSpec, door: Door) -> Re
         None => Ok(()),
         Some(_) => say(control, &FromVmm::Ended { outcome: Outcome::Stopped }),
     }
+}
+
+/// Neither reads its control socket nor serves connections, as a VMM whose loop waits for a dead disk.
+fn is_stuck(control: &ControlSocket, spec: &VmSpec) -> Result<(), Anything> {
+    std::fs::write(&spec.console, "still waiting\n")?;
+    let _listener = UnixListener::bind(&spec.vsock.socket)?;
+    say(control, &FromVmm::Booted { setup_us: 1 })?;
+    // Longer than any test waits, and not for ever should nobody end it.
+    std::thread::sleep(std::time::Duration::from_secs(120));
+    Ok(())
 }

@@ -27,7 +27,7 @@ use crate::cmdline::{GuestNetwork, guest_cmdline};
 use crate::console;
 use crate::process::{ProcessError, VmmProcess, Waited};
 use crate::programs::{Program, ProgramError};
-use crate::vm::{BootTimings, Vm};
+use crate::vm::{BootTimings, STOP_PATIENCE, Vm};
 use crate::vmdir::{VmDir, VmDirError};
 
 /// The context id of every guest: its vsock device ends in a socket of its own, so the number names nobody.
@@ -262,12 +262,16 @@ impl Booting {
         Ok(Connection::open(stream, None, patience)?.hello().clone())
     }
 
+    /// Tells the VMM to stop, and kills one that is too stuck to listen.
     fn watch(&self, answered: &Cancel) {
-        let waited = Cancel::first(&[Some(answered), self.cancel.as_ref()], self.until);
-        if !matches!(waited, Ok(Some(0)))
-            && let Err(error) = self.process.send(&ToVmm::Stop, &[])
-        {
+        if matches!(Cancel::first(&[Some(answered), self.cancel.as_ref()], self.until), Ok(Some(0))) {
+            return;
+        }
+        if let Err(error) = self.process.send(&ToVmm::Stop, &[]) {
             log::debug!("the VM is gone already: {error}");
+        }
+        if !matches!(Cancel::first(&[Some(answered)], Instant::now() + STOP_PATIENCE), Ok(Some(0))) {
+            self.process.end();
         }
     }
 

@@ -106,6 +106,15 @@ impl VmmProcess {
         Ok(self.control.recv()?.map_or(Waited::Gone, |(event, _fds)| Waited::Event(event)))
     }
 
+    /// Kills the process from whatever thread sees that it is stuck; its owner notices that it is gone.
+    pub(crate) fn end(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        // The number is still the process's own: reaping it takes the owner's `&mut`.
+        if let Err(error) = rustix::process::kill_process(pid, rustix::process::Signal::KILL) {
+            log::warn!("VMM process {} cannot be killed: {error}", self.child.id());
+        }
+    }
+
     /// Kills the process and says how it ended; it may have ended by itself before.
     pub(crate) fn kill(&mut self) -> Result<ExitStatus, ProcessError> {
         let waited = |source| ProcessError::Wait { source };

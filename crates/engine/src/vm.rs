@@ -13,7 +13,7 @@ use crate::process::{ProcessError, VmmProcess, Waited};
 use crate::vmdir::VmDir;
 
 /// Beyond this a VMM that was told to stop is killed.
-const STOP_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where the time of a boot went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -59,7 +59,7 @@ fn a_vmm_that_dies_shows_its_log() {
 #[test]
 fn an_agent_that_never_answers_ends_with_the_limit_and_the_console() {
     let limit = Duration::from_millis(400);
-    for fails in ["boots-without-agent", "hangs"] {
+    for fails in ["boots-without-agent", "hangs", "is-stuck"] {
         let started = Instant::now();
         let error = boot_that(fails, limit, None);
         assert!(matches!(&error, BootError::AgentSilent { .. }), "{error:?}");
@@ -71,7 +71,7 @@ fn an_agent_that_never_answers_ends_with_the_limit_and_the_console() {
 
 #[test]
 fn a_boot_can_be_called_off_whatever_it_waits_for() {
-    for fails in ["boots-without-agent", "hangs"] {
+    for fails in ["boots-without-agent", "hangs", "is-stuck"] {
         let (home, cancel) = (tempfile::tempdir().unwrap(), Cancel::new().unwrap());
         let error = thread::scope(|scope| {
             let boot = scope.spawn(|| boot_in(&home, fails, LONG, Some(cancel.clone())));
