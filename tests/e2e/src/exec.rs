@@ -12,6 +12,8 @@ use crate::Test;
 use crate::host::{Host, Sh, argv, shell};
 
 pub(crate) const TESTS: &[Test] = &[
+    // The longest comes first, so that others run beside it.
+    ("exec::two_hundred_mib_arrive_whole", two_hundred_mib_arrive_whole),
     ("exec::codes_and_signals_come_back", codes_and_signals_come_back),
     ("exec::streams_are_kept_apart", streams_are_kept_apart),
     ("exec::user_env_and_cwd_are_as_asked", user_env_and_cwd_are_as_asked),
@@ -19,7 +21,6 @@ pub(crate) const TESTS: &[Test] = &[
     ("exec::a_timeout_kills_the_whole_group", a_timeout_kills_the_whole_group),
     ("exec::fifty_run_at_once", fifty_run_at_once),
     ("exec::stdin_reaches_the_process_whole", stdin_reaches_the_process_whole),
-    ("exec::two_hundred_mib_arrive_whole", two_hundred_mib_arrive_whole),
     ("exec::numpy_counts", numpy_counts),
     ("exec::vector_registers_survive_task_switches", vector_registers_survive_task_switches),
     ("exec::zombies_are_reaped", zombies_are_reaped),

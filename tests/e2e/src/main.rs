@@ -34,7 +34,7 @@ use crate::host::Host;
 type Test = (&'static str, fn(&Host) -> Result<()>);
 
 /// Tests that boot VMs on the KVM of the system they run on.
-const VM_TESTS: &[&[Test]] = &[boot::TESTS, exec::TESTS, disk::TESTS, network::TESTS, faults::TESTS];
+const VM_TESTS: &[&[Test]] = &[exec::TESTS, boot::TESTS, disk::TESTS, network::TESTS, faults::TESTS];
 /// Tests of the command line and the emulated host as a user has them before him.
 const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS];
 
