@@ -13,6 +13,7 @@ use linux_loader::loader::{BzImage, Elf, KernelLoader};
 use virtio::GuestMem;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
 
+use crate::host_file;
 use crate::layout::{ACPI_TABLES, CMDLINE, CMDLINE_MAX, HIGH_RAM, HOLE, LOW_RAM_END, ZERO_PAGE};
 
 /// The protocol's 64-bit entry point, counted from where the kernel was loaded.
@@ -105,7 +106,7 @@ pub(crate) fn load(mem: &GuestMem, kernel: &Path, initramfs: Option<&Path>, cmdl
 fn load_kernel(mem: &GuestMem, path: &Path) -> Result<Loaded, KernelError> {
     let read = |source| KernelError::Read { path: path.into(), source };
     let not = |why: &str| KernelError::NotAKernel { path: path.into(), why: why.into() };
-    let mut file = File::open(path).map_err(read)?;
+    let mut file = host_file::open_regular(path).map_err(read)?;
     let length = file.metadata().map_err(read)?.len();
     if length > KERNEL_MAX {
         return Err(not("it is larger than 1 GiB"));
@@ -141,7 +142,7 @@ fn load_vmlinux(mem: &GuestMem, file: &mut File) -> Result<Loaded, String> {
 
 fn load_initramfs(mem: &GuestMem, path: &Path, loaded: &mut Loaded, low_end: u64) -> Result<(), KernelError> {
     let read = |source| KernelError::Read { path: path.into(), source };
-    let mut file = File::open(path).map_err(read)?;
+    let mut file = host_file::open_regular(path).map_err(read)?;
     let length = file.metadata().map_err(read)?.len();
     let limit = match loaded.header.initrd_addr_max {
         0 => low_end,
@@ -234,6 +235,39 @@ mod tests {
         let mut cmdline = [0; 14];
         mem.read_slice(&mut cmdline, GuestAddress(CMDLINE)).unwrap();
         assert_eq!(&cmdline, b"console=ttyS0\0");
+    }
+
+    /// An ELF vmlinux as far as a loader looks: one segment, at 16 MiB.
+    fn vmlinux() -> Vec<u8> {
+        let mut image = vec![0; 0x1000];
+        image[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        let words: [(usize, &[u8]); 12] = [
+            (16, &[2, 0, 62, 0, 1]),
+            (24, &0x100_0000_u64.to_le_bytes()),
+            (32, &64_u64.to_le_bytes()),
+            (52, &[64, 0, 56, 0, 1]),
+            (64, &[1]),
+            (68, &[5]),
+            (72, &0x800_u64.to_le_bytes()),
+            (80, &0x100_0000_u64.to_le_bytes()),
+            (88, &0x100_0000_u64.to_le_bytes()),
+            (96, &0x800_u64.to_le_bytes()),
+            (104, &0x800_u64.to_le_bytes()),
+            (0x800, b"code"),
+        ];
+        for (offset, bytes) in words {
+            image[offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+        image
+    }
+
+    #[test]
+    fn a_vmlinux_is_entered_where_it_says() {
+        let (mem, kernel) = (memory(), file(&vmlinux()));
+        assert_eq!(load(&mem, kernel.path(), None, "").unwrap(), 0x100_0000);
+        let mut code = [0; 4];
+        mem.read_slice(&mut code, GuestAddress(0x100_0000)).unwrap();
+        assert_eq!(&code, b"code");
     }
 
     #[test]
