@@ -13,7 +13,7 @@
 //! no buffers, nothing more is taken from it: that is the only brake needed, since each of its packets adds at most
 //! one to the line, and each connection at most a few on its own.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
@@ -71,6 +71,8 @@ pub(super) struct Hub {
     greetings: BTreeMap<u32, Greeting>,
     connections: BTreeMap<u32, Connection>,
     by_ports: HashMap<Ports, u32>,
+    /// Those of the connections that the guest asked for.
+    from_guest: BTreeSet<u32>,
     /// Packets without data, for the guest.
     control: VecDeque<Header>,
     /// Connections with data for the guest.
@@ -90,6 +92,7 @@ impl Hub {
             greetings: BTreeMap::new(),
             connections: BTreeMap::new(),
             by_ports: HashMap::new(),
+            from_guest: BTreeSet::new(),
             control: VecDeque::new(),
             line: VecDeque::new(),
             next_token: FIRST_TOKEN,
@@ -113,6 +116,12 @@ impl Hub {
     /// Whether there is no place for another connection.
     pub(super) fn is_full(&self) -> bool {
         self.connections.len() + self.greetings.len() >= self.max_connections
+    }
+
+    /// Whether the guest may not ask for another connection. Half of the places are for the host's clients alone, so
+    /// that no process in the guest can keep the host out of it.
+    fn is_full_for_guest(&self) -> bool {
+        self.is_full() || self.from_guest.len() >= self.max_connections / 2
     }
 
     /// Whether so much waits for the guest that nothing should be taken from it.
@@ -190,9 +199,11 @@ impl Hub {
 
     /// The guest wants to reach a host service.
     pub(super) fn connect_to_host(&mut self, ports: Ports, header: &Header) {
+        if self.is_full_for_guest() {
+            return self.refuse(header);
+        }
         let socket = match connect(&self.path, ports.host) {
-            Ok(socket) if !self.is_full() => socket,
-            Ok(_) => return self.refuse(header),
+            Ok(socket) => socket,
             Err(error) => {
                 debug!("the guest cannot reach host port {}: {error}", ports.host);
                 return self.refuse(header);
@@ -202,6 +213,7 @@ impl Hub {
         let mut connection = Connection::new(ports, Phase::Open, socket, self.watch(token));
         connection.learn_credit(header);
         self.insert(token, connection);
+        self.from_guest.insert(token);
         self.tell(token, op::RESPONSE, 0);
         self.settle(token);
     }
@@ -359,6 +371,7 @@ impl Hub {
     }
 
     fn remove(&mut self, token: u32) {
+        self.from_guest.remove(&token);
         let mut unwatched = Ok(());
         if let Some(mut greeting) = self.greetings.remove(&token) {
             unwatched = greeting.watch.set(greeting.socket.as_fd(), None);

@@ -590,6 +590,24 @@ fn there_is_a_limit_to_connections_and_clients_wait_beyond_it() {
 }
 
 #[test]
+fn the_guest_leaves_places_for_clients() {
+    let mut guest = Guest::with(|device| device.max_connections = 4);
+    guest.supply(8);
+    let services: Vec<_> =
+        (80..83).map(|port| UnixListener::bind(guest.dir.path().join(format!("v_{port}"))).unwrap()).collect();
+    for (port, answer) in [(80, op::RESPONSE), (81, op::RESPONSE), (82, op::RST)] {
+        guest.say(port, op::REQUEST, &[]);
+        guest.expect(answer);
+    }
+    services[2].set_nonblocking(true).unwrap();
+    assert!(services[2].accept().is_err(), "a service does not see who is turned away");
+    let _clients = [guest.client(), guest.client()];
+    guest.say(80, op::RST, &[]);
+    guest.say(82, op::REQUEST, &[]);
+    guest.expect(op::RESPONSE);
+}
+
+#[test]
 fn a_reset_closes_everything_and_the_next_driver_starts_afresh() {
     let mut guest = Guest::new();
     guest.supply(8);
