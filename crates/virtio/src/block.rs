@@ -41,6 +41,8 @@ const SIZE_MAX: u32 = 64 << 10;
 const MAX_DATA: usize = 16 << 20;
 /// How many requests are carried out before the loop may look after something else.
 const BATCH: usize = 16;
+/// Once so many bytes were moved, no further request is begun before that.
+const BATCH_BYTES: usize = 1 << 20;
 const HEADER_LEN: usize = 16;
 const ID_LEN: usize = VIRTIO_BLK_ID_BYTES as usize;
 
@@ -211,10 +213,15 @@ impl Device for Block {
 
     fn queue_notified(&mut self, _queue: u16) -> Result<Work, DeviceError> {
         let Some(Active { mem, irq, queue }) = &mut self.active else { return Ok(Work::Done) };
-        match serve(queue, mem, irq, BATCH, |chain| Handled::Used(self.disk.handle(chain)))? {
-            Served::Limit => Ok(Work::More),
-            Served::All | Served::NotNow => Ok(Work::Done),
-        }
+        let mut moved = 0;
+        let served = serve(queue, mem, irq, BATCH, |chain| {
+            if moved >= BATCH_BYTES {
+                return Handled::NotNow;
+            }
+            moved += chain.readable.len() + chain.writable.len();
+            Handled::Used(self.disk.handle(chain))
+        })?;
+        Ok(if served == Served::All { Work::Done } else { Work::More })
     }
 
     fn host_ready(&mut self, _token: u32, _ready: Readiness) -> Result<Work, DeviceError> {

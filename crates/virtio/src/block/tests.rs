@@ -241,6 +241,20 @@ fn a_full_queue_is_worked_off_in_batches_through_the_loop() {
 }
 
 #[test]
+fn large_requests_leave_the_loop_time_for_others() {
+    let mut rig = Rig::running(Box::new(Block::new(Box::new(FullDisk), "")));
+    let data = Buffer { address: FREE + (1 << 20), len: 400 << 10, writable: true };
+    for _ in 0..8 {
+        let chain = [rig.readable(&header(VIRTIO_BLK_T_IN, 0)), data, rig.writable(1)];
+        rig.queues[0].add(&chain);
+    }
+    rig.notify(0);
+    assert_eq!((0..8).filter_map(|_| rig.queues[0].take_used()).count(), 3, "the third passes the mebibyte");
+    rig.settle();
+    assert_eq!((0..8).filter_map(|_| rig.queues[0].take_used()).count(), 5);
+}
+
+#[test]
 fn restore_wants_a_disk_of_the_same_size() {
     let mut block = Block::new(Box::new(FullDisk), "");
     block.restore(&block.state()).unwrap();
