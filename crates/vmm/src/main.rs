@@ -22,6 +22,7 @@ mod devices;
 mod events;
 mod kernel;
 mod layout;
+mod limits;
 mod memory;
 mod ports;
 mod probe;
@@ -62,6 +63,9 @@ fn main() -> ExitCode {
 
 fn serve() -> ExitCode {
     let Some(stdin) = sys::stdin::take() else { return ExitCode::FAILURE };
+    if let Err(error) = limits::raise_descriptors() {
+        log::warn!("the limit of open files stays as it is: {error}");
+    }
     match serve::serve(&ControlSocket::from(stdin)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
