@@ -1,9 +1,8 @@
 //! From a specification to virtio devices, in the order in which the guest finds them: disks, network, vsock, rng.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use proto::control::{DiskAccess, DiskSpec, RefusalCode, VmSpec};
 use virtio::Device;
@@ -12,6 +11,7 @@ use virtio::net::Net;
 use virtio::rng::Rng;
 use virtio::vsock::Vsock;
 
+use crate::host_file;
 use crate::layout::VIRTIO_DEVICES_MAX;
 
 /// Why a device could not be made.
@@ -80,17 +80,9 @@ pub(crate) fn build(spec: &VmSpec, mut taps: Vec<OwnedFd>) -> Result<Vec<Box<dyn
 
 fn open_disk(disk: &DiskSpec) -> Result<Box<dyn Backend>, DevicesError> {
     let failed = |source| DevicesError::Disk { image: disk.image.clone(), source };
-    let image = open_image(&disk.image).map_err(failed)?;
+    let image = host_file::open_image(&disk.image).map_err(failed)?;
     Ok(match &disk.access {
         DiskAccess::ReadOnly => Box::new(RawDisk::new(image).map_err(failed)?),
         DiskAccess::PrivateTop { dir } => Box::new(CowDisk::create(image, dir).map_err(failed)?),
     })
-}
-
-fn open_image(path: &Path) -> io::Result<File> {
-    let file = File::open(path)?;
-    if file.metadata()?.is_dir() {
-        return Err(io::Error::from(io::ErrorKind::IsADirectory));
-    }
-    Ok(file)
 }

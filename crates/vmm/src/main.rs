@@ -20,6 +20,7 @@ mod bus;
 mod console;
 mod devices;
 mod events;
+mod host_file;
 mod kernel;
 mod layout;
 mod limits;
