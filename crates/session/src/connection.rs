@@ -6,7 +6,7 @@ use std::time::Duration;
 use proto::codec::{read_message, write_message};
 use proto::guest::{AgentHello, ExecRequest, GENERATION, Reply, Request};
 
-use crate::transport::UntilReader;
+use crate::transport::Until;
 use crate::{Exec, SessionError, Transport};
 
 /// How long an answer that needs no work may take. Generous: an emulated host under load is slow, not dead.
@@ -94,18 +94,19 @@ impl Connection {
     }
 }
 
-/// One request, one reply; a refusal is an error.
-fn ask(mut transport: &Transport, request: &Request, patience: Duration) -> Result<Reply, SessionError> {
+/// One request, one reply, both within `patience`; a refusal is an error.
+fn ask(transport: &Transport, request: &Request, patience: Duration) -> Result<Reply, SessionError> {
     // A refusal can overtake the request: the agent turns a connection away and closes it without reading. Its words
     // are worth more than the broken pipe, so the answer is read even when the request could not be sent.
-    let sent = write_message(&mut transport, request);
-    let reply = read_message(&mut UntilReader::new(transport, patience));
-    transport.set_read_timeout(None).map_err(|source| SessionError::Lost { source })?;
-    match reply.map_err(|error| SessionError::from_codec(error, patience)) {
+    let mut until = Until::new(transport, patience);
+    let sent = write_message(&mut until, request).map_err(|error| SessionError::from_codec(error, patience));
+    let reply = read_message(&mut until).map_err(|error| SessionError::from_codec(error, patience));
+    until.lift().map_err(|source| SessionError::Lost { source })?;
+    match reply {
         Ok(Some(Reply::Error { code, message })) => Err(SessionError::Refused { code, message }),
-        Ok(Some(reply)) => sent.map(|()| reply).map_err(Into::into),
-        Ok(None) => sent.map_err(Into::into).and(Err(SessionError::closed())),
-        Err(error) => sent.map_err(Into::into).and(Err(error)),
+        Ok(Some(reply)) => sent.map(|()| reply),
+        Ok(None) => sent.and(Err(SessionError::closed())),
+        Err(error) => sent.and(Err(error)),
     }
 }
 
@@ -141,6 +142,15 @@ mod tests {
         assert!(matches!(open(b"", true), Err(SessionError::Lost { .. })));
         assert!(matches!(open(b"SSH-2.0-OpenSSH_9.2\r\n", true), Err(SessionError::Protocol { .. })));
         assert!(matches!(open(&frame(&Reply::Done), true), Err(SessionError::Protocol { .. })));
+    }
+
+    #[test]
+    fn a_request_that_nobody_takes_ends_with_the_patience() {
+        let (mut ours, _theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        while ours.write(&[0; 4096]).is_ok() {}
+        ours.set_nonblocking(false).unwrap();
+        assert!(matches!(Connection::open(ours, None, SHORT), Err(SessionError::Timeout { waited: SHORT })));
     }
 
     #[test]

@@ -43,10 +43,17 @@ impl Transport {
         }
     }
 
-    pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+    fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Unix(stream) => stream.set_read_timeout(timeout),
             Self::Tcp(stream) => stream.set_read_timeout(timeout),
+        }
+    }
+
+    fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.set_write_timeout(timeout),
+            Self::Tcp(stream) => stream.set_write_timeout(timeout),
         }
     }
 
@@ -81,13 +88,13 @@ impl Write for &Transport {
     }
 }
 
-/// Reads until an instant, however slowly the bytes trickle in.
-pub(crate) struct UntilReader<'a> {
+/// Reads and writes until an instant, however slowly the bytes trickle.
+pub(crate) struct Until<'a> {
     transport: &'a Transport,
     until: Instant,
 }
 
-impl<'a> UntilReader<'a> {
+impl<'a> Until<'a> {
     pub(crate) fn new(transport: &'a Transport, patience: Duration) -> Self {
         // A patience beyond what the clock can count is none at all; a day is as good.
         let now = Instant::now();
@@ -96,15 +103,36 @@ impl<'a> UntilReader<'a> {
     }
 }
 
-impl Read for UntilReader<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+impl Until<'_> {
+    fn left(&self) -> io::Result<Duration> {
         let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.transport.set_read_timeout(Some(left))?;
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+
+    /// Lets others of the transport's users wait for ever again.
+    pub(crate) fn lift(self) -> io::Result<()> {
+        self.transport.set_read_timeout(None)?;
+        self.transport.set_write_timeout(None)
+    }
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.transport.set_read_timeout(Some(self.left()?))?;
         let mut transport = self.transport;
         transport.read(buf)
+    }
+}
+
+impl Write for Until<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.transport.set_write_timeout(Some(self.left()?))?;
+        let mut transport = self.transport;
+        transport.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
