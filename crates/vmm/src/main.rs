@@ -20,6 +20,7 @@ mod bus;
 mod console;
 mod devices;
 mod events;
+mod generation;
 mod host_file;
 mod kernel;
 mod layout;

@@ -23,7 +23,7 @@ use crate::reactor::{DevicePoller, Reactor, Source};
 use crate::x86::acpi::{self, AcpiError};
 use crate::x86::cpuid;
 use crate::x86::registers::{self, RegistersError};
-use crate::{sys, vcpu};
+use crate::{generation, sys, vcpu};
 
 /// Why a VM could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +129,7 @@ impl Vm {
         let mem = memory::map(spec.memory)?;
         let entry = kernel::load(&mem, &spec.kernel, spec.initramfs.as_deref(), &spec.cmdline)?;
         registers::write_tables(&mem)?;
+        generation::write_new(&mem).map_err(host_error("a VM generation id"))?;
         let virtio = devices::build(spec, taps)?;
         let count = u32::try_from(virtio.len()).unwrap_or(u32::MAX);
         acpi::write(&mem, spec.vcpus.get(), count)?;
