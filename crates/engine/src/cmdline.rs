@@ -18,11 +18,6 @@ const COMMON: &[&str] = &[
     "loglevel=4",
     // After a panic reset at once, so that the VMM notices and reports it instead of a guest that just sits there.
     "panic=-1",
-    // Reset through the keyboard controller's port, which the VMM watches.
-    "reboot=k",
-    // Of the keyboard controller there is only that port: do not wait for a keyboard and a mouse to answer.
-    "i8042.noaux",
-    "i8042.nokbd",
     // The kernel's cipher self-tests would be repeated in every guest for ciphers it hardly uses.
     "cryptomgr.notests",
     // All devices are virtio-mmio, announced by ACPI: no bus to scan.
