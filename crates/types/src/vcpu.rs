@@ -19,7 +19,7 @@ pub struct VcpuCountError {
 pub struct VcpuCount(u8);
 
 impl VcpuCount {
-    /// The most a guest can have: one flat xAPIC domain with room to spare.
+    /// The most a guest can have: APIC ids have 8 bits, so there is room to spare.
     pub const MAX: u8 = 32;
     /// What a guest gets when nobody says.
     pub const DEFAULT: Self = Self(1);
