@@ -193,6 +193,7 @@ fn console(spec: &VmSpec) -> Result<ConsoleLog, BuildError> {
 /// a wait for all readers in the kernel.
 fn create_vm(kvm: &Kvm, mem: &GuestMem) -> Result<VmFd, BuildError> {
     let fd = kvm.create_vm().map_err(kvm_error("a virtual machine"))?;
+    cpuid::disable_counters(&fd).map_err(kvm_error("a VM without performance counters"))?;
     fd.set_tss_address(TSS).map_err(kvm_error("the task state segment's address"))?;
     fd.set_identity_map_address(IDENTITY_MAP).map_err(kvm_error("the identity map's address"))?;
     fd.create_irq_chip().map_err(kvm_error("the interrupt controllers"))?;

@@ -3,8 +3,11 @@
 //! One package, one core per vCPU, no SMT, for Intel's leaves and AMD's alike. Nested virtualisation and the
 //! performance counters are hidden: a guest needs neither, and both would have to travel with every snapshot.
 
-use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, KVM_MAX_CPUID_ENTRIES, kvm_cpuid_entry2};
-use kvm_ioctls::{Cap, Kvm};
+use kvm_bindings::{
+    CpuId, KVM_CAP_PMU_CAPABILITY, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, KVM_MAX_CPUID_ENTRIES, KVM_PMU_CAP_DISABLE,
+    kvm_cpuid_entry2, kvm_enable_cap,
+};
+use kvm_ioctls::{Cap, Kvm, VmFd};
 
 /// Bits of leaf 1.
 mod leaf1 {
@@ -37,6 +40,17 @@ pub(crate) fn offered(kvm: &Kvm) -> Result<CpuId, kvm_ioctls::Error> {
     }
     lay_out_topology(&mut cpuid)?;
     Ok(cpuid)
+}
+
+/// Takes the performance counters away from a VM without vCPUs yet. Their leaves are hidden in any case, but AMD's first
+/// counters have no leaf: a kernel takes them for granted. A KVM that cannot do this keeps those.
+pub(crate) fn disable_counters(fd: &VmFd) -> Result<(), kvm_ioctls::Error> {
+    let offered = fd.check_extension_raw(KVM_CAP_PMU_CAPABILITY.into());
+    if u32::try_from(offered).is_ok_and(|offered| offered & KVM_PMU_CAP_DISABLE != 0) {
+        let args = [KVM_PMU_CAP_DISABLE.into(), 0, 0, 0];
+        fd.enable_cap(&kvm_enable_cap { cap: KVM_CAP_PMU_CAPABILITY, args, ..kvm_enable_cap::default() })?;
+    }
+    Ok(())
 }
 
 /// Gives the topology leaves an entry per level. Newer KVMs offer only an empty first one, older ones the host's own:
