@@ -23,26 +23,26 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 
 fn the_agent_says_who_it_is(host: &Host) -> Result<()> {
     let vm = host.vm()?;
-    assert_eq!(vm.hello().generation, GENERATION);
-    assert_eq!(vm.hello().kernel, vm.sh("uname -r")?);
-    assert_eq!(vm.sh("hostname")?, vm.id());
-    assert_eq!(vm.sh("cat /proc/1/comm")?, "init");
-    assert_eq!(vm.sh("stat -f -c %T /")?, "ext2/ext3");
+    ensure!(vm.hello().generation == GENERATION);
+    ensure!(vm.hello().kernel == vm.sh("uname -r")?);
+    ensure!(vm.sh("hostname")? == vm.id());
+    ensure!(vm.sh("cat /proc/1/comm")? == "init");
+    ensure!(vm.sh("stat -f -c %T /")? == "ext2/ext3");
     // Every device is there: two disks would be vda and vdb, entropy comes from the host.
-    assert_eq!(vm.sh("ls /sys/bus/virtio/devices | wc -l")?, "4");
-    assert_eq!(vm.sh("cat /sys/class/misc/hw_random/rng_current")?, "virtio_rng.0");
+    ensure!(vm.sh("ls /sys/bus/virtio/devices | wc -l")? == "4");
+    ensure!(vm.sh("cat /sys/class/misc/hw_random/rng_current")? == "virtio_rng.0");
     Ok(())
 }
 
 fn four_vcpus_and_four_gib_are_there(host: &Host) -> Result<()> {
     let vm = host.boot(BootSpec { vcpus: "4".parse()?, memory: "4G".parse()?, ..host.spec() })?;
-    assert_eq!(vm.sh("nproc")?, "4");
+    ensure!(vm.sh("nproc")? == "4");
     let total_kib: u64 = vm.sh("awk '/MemTotal/ {print $2}' /proc/meminfo")?.parse()?;
     ensure!((3_800_000..=4 << 20).contains(&total_kib), "the guest sees {total_kib} KiB");
     // Memory beyond the hole is there, and it is what a kernel uses first.
     let normal_pages: u64 =
         vm.sh("awk '/zone +Normal/ {n=1} n && /present/ {print $2; exit}' /proc/zoneinfo")?.parse()?;
-    assert_eq!(normal_pages, 1 << 18);
+    ensure!(normal_pages == 1 << 18);
     vm.sh("head -c 100M /dev/zero > /dev/shm/f && test $(wc -c < /dev/shm/f) = 104857600 && rm /dev/shm/f")?;
     Ok(())
 }
@@ -55,21 +55,21 @@ fn the_smallest_guest_boots(host: &Host) -> Result<()> {
 
 fn poweroff_is_a_shutdown(host: &Host) -> Result<()> {
     let vm = host.boot(host.spec())?;
-    assert_eq!(vm.shutdown(END_LIMIT)?, Outcome::Shutdown);
+    ensure!(vm.shutdown(END_LIMIT)? == Outcome::Shutdown);
     Ok(())
 }
 
 fn the_power_button_is_a_shutdown(host: &Host) -> Result<()> {
     let mut vm = host.boot(host.spec())?;
     vm.press_power_button()?;
-    assert_eq!(vm.outcome(END_LIMIT)?, Some(Outcome::Shutdown));
+    ensure!(vm.outcome(END_LIMIT)? == Some(Outcome::Shutdown));
     Ok(())
 }
 
 fn reboot_is_a_reboot(host: &Host) -> Result<()> {
     let mut vm = host.boot(host.spec())?;
     vm.connect()?.reboot()?;
-    assert_eq!(vm.outcome(END_LIMIT)?, Some(Outcome::Reboot));
+    ensure!(vm.outcome(END_LIMIT)? == Some(Outcome::Reboot));
     Ok(())
 }
 

@@ -30,14 +30,14 @@ const RANDOM_BYTES: u64 = 200 << 20;
 
 fn codes_and_signals_come_back(host: &Host) -> Result<()> {
     let vm = host.vm()?;
-    assert_eq!(vm.output(&shell("exit 7"), &[])?.status, ExitStatus::Code(7));
-    assert_eq!(vm.output(&shell("kill -9 $$"), &[])?.status.shell_code(), 137);
+    ensure!(vm.output(&shell("exit 7"), &[])?.status == ExitStatus::Code(7));
+    ensure!(vm.output(&shell("kill -9 $$"), &[])?.status.shell_code() == 137);
     Ok(())
 }
 
 fn streams_are_kept_apart(host: &Host) -> Result<()> {
     let output = host.vm()?.output(&shell("echo out; echo err >&2"), &[])?;
-    assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+    ensure!((&output.stdout[..], &output.stderr[..]) == (&b"out\n"[..], &b"err\n"[..]));
     Ok(())
 }
 
@@ -48,7 +48,7 @@ fn user_env_and_cwd_are_as_asked(host: &Host) -> Result<()> {
         env: [("COLOUR".into(), "green".into())].into(),
         ..shell("echo $(id -un) $(pwd) $COLOUR")
     };
-    assert_eq!(host.vm()?.output(&request, &[])?.stdout, b"nobody /usr green\n");
+    ensure!(host.vm()?.output(&request, &[])?.stdout == b"nobody /usr green\n");
     Ok(())
 }
 
@@ -73,7 +73,7 @@ fn a_timeout_kills_the_whole_group(host: &Host) -> Result<()> {
     let request = ExecRequest { timeout_ms: Some(1500), ..shell("sleep 4321 & sleep 4321") };
     let output = vm.output(&request, &[])?;
     ensure!(output.timed_out && output.status == ExitStatus::Signal(9), "{output:?}");
-    assert_eq!(vm.sh("pgrep -fc '^sleep 4321' || true")?, "0");
+    ensure!(vm.sh("pgrep -fc '^sleep 4321' || true")? == "0");
     Ok(())
 }
 
@@ -96,7 +96,7 @@ fn fifty_run_at_once(host: &Host) -> Result<()> {
                 Event::Exited { .. } => break,
             }
         }
-        assert_eq!(String::from_utf8(said)?, format!("go-{number}\n"));
+        ensure!(String::from_utf8(said)? == format!("go-{number}\n"));
     }
     Ok(())
 }
@@ -129,16 +129,16 @@ fn two_hundred_mib_arrive_whole(host: &Host) -> Result<()> {
             }
         }
     }
-    assert_eq!(arrived, RANDOM_BYTES);
+    ensure!(arrived == RANDOM_BYTES);
     let guest =
         vm.sh("for i in $(seq 100); do grep -q . /run/sum && break; sleep 0.1; done; cut -d' ' -f1 /run/sum")?;
-    assert_eq!(guest, hex(&hash.finalize()));
+    ensure!(guest == hex(&hash.finalize()));
     Ok(())
 }
 
 fn numpy_counts(host: &Host) -> Result<()> {
     let said = host.vm()?.sh("python3 -c 'import numpy; print(numpy.zeros(5).tolist())'")?;
-    assert_eq!(said, "[0.0, 0.0, 0.0, 0.0, 0.0]");
+    ensure!(said == "[0.0, 0.0, 0.0, 0.0, 0.0]");
     Ok(())
 }
 
@@ -155,7 +155,7 @@ fn vector_registers_survive_task_switches(host: &Host) -> Result<()> {
         .collect();
     for thread in threads {
         let sum = thread.join().ok().context("a thread died")??;
-        assert_eq!(sum, "533293732000000.0".to_owned());
+        ensure!(sum == "533293732000000.0".to_owned());
     }
     Ok(())
 }
@@ -163,7 +163,7 @@ fn vector_registers_survive_task_switches(host: &Host) -> Result<()> {
 fn zombies_are_reaped(host: &Host) -> Result<()> {
     let vm = host.vm()?;
     vm.sh("for i in 1 2 3 4 5; do (sleep 0.05 &); done; sleep 0.5")?;
-    assert_eq!(vm.sh("grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l")?, "0");
+    ensure!(vm.sh("grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l")? == "0");
     Ok(())
 }
 

@@ -48,14 +48,14 @@ fn a_life_of_the_emulated_host(host: &Host) -> Result<()> {
     }
     let first = running_pid(&dirs)?;
     let machine = machine::start(&dirs, &agent, &Silent)?;
-    assert_eq!(running_pid(&dirs)?, first);
+    ensure!(running_pid(&dirs)? == first);
     sh(&machine, "echo kept > /var/lib/forkd/note && sync")?;
 
     // Killed, it is started again with its data.
     kill_process(Pid::from_raw(first).context("a process id")?, Signal::KILL)?;
     let machine = machine::start(&dirs, &agent, &Silent)?;
     ensure!(running_pid(&dirs)? != first, "the dead one was taken for alive");
-    assert_eq!(sh(&machine, "cat /var/lib/forkd/note")?, "kept");
+    ensure!(sh(&machine, "cat /var/lib/forkd/note")? == "kept");
 
     machine::stop(&dirs, &Silent)?;
     ensure!(matches!(machine::status(&dirs)?, Status::Stopped { .. }), "{:?}", machine::status(&dirs)?);

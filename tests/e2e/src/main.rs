@@ -73,6 +73,18 @@ fn run(arguments: &Arguments) -> Result<bool> {
     Ok(conclude(arguments, &host, USER_TESTS) && vm)
 }
 
+/// Runs a test as often as the host is worth, and says so when once was not enough.
+#[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
+fn try_test(name: &str, test: fn(&Host) -> Result<()>, host: &Host) -> Result<()> {
+    for _ in 1..host.tries() {
+        match test(host) {
+            Ok(()) => return Ok(()),
+            Err(error) => eprintln!("again: {name}, which failed: {error:#}"),
+        }
+    }
+    test(host)
+}
+
 #[expect(clippy::print_stdout, reason = "a test program talks to whoever runs it")]
 fn conclude(arguments: &Arguments, host: &Host, groups: &[&'static [Test]]) -> bool {
     let times: Arc<Mutex<Vec<(Duration, &str)>>> = Arc::default();
@@ -80,7 +92,7 @@ fn conclude(arguments: &Arguments, host: &Host, groups: &[&'static [Test]]) -> b
         let (host, test, times) = (host.clone(), *test, Arc::clone(&times));
         Trial::test(*name, move || {
             let begun = Instant::now();
-            let done = test(&host).map_err(|error| format!("{error:?}").into());
+            let done = try_test(name, test, &host).map_err(|error| format!("{error:#}").into());
             times.lock().unwrap_or_else(PoisonError::into_inner).push((begun.elapsed(), name));
             done
         })

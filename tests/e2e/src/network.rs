@@ -60,7 +60,7 @@ fn the_host_reaches_a_server_in_the_guest(host: &Host) -> Result<()> {
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    assert_eq!(answer, PAYLOAD.to_string());
+    ensure!(answer == PAYLOAD.to_string());
     Ok(())
 }
 
@@ -81,7 +81,7 @@ fn the_guest_reaches_a_unix_socket_through_vsock(host: &Host) -> Result<()> {
                   s.sendall(b'hello')\nprint(s.recv(5).decode())";
     let output = vm.output(&argv(&["python3", "-c", script]), &[])?;
     ensure!(output.stdout == b"world\n", "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(server.join().ok().context("the server died")??, "hello");
+    ensure!(server.join().ok().context("the server died")?? == "hello");
     std::fs::remove_file(&path)?;
     // Nobody listens at another port: the guest is refused, at once.
     let script = script.replace("5000", "5001");
@@ -92,6 +92,6 @@ fn the_guest_reaches_a_unix_socket_through_vsock(host: &Host) -> Result<()> {
 
 fn a_guest_without_a_tap_has_only_loopback(host: &Host) -> Result<()> {
     let vm = host.boot(host.spec())?;
-    assert_eq!(vm.sh("ls /sys/class/net")?, "lo");
+    ensure!(vm.sh("ls /sys/class/net")? == "lo");
     Ok(())
 }
