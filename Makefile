@@ -39,5 +39,5 @@ fuzz: ## Fuzz every target for a minute (needs nightly and cargo-fuzz)
 install: build ## Install the three binaries to /usr/local/bin
 	@install -m 755 $(BIN)/forkd $(BIN)/forkd-vmm $(BIN)/forkd-agent /usr/local/bin/
 
-clean: ## Remove what was built here (the caches of images and kernels stay: `forkd machine rm` and `make help`)
+clean: ## Remove what was built here; images and kernels stay in the cache
 	@cargo clean
