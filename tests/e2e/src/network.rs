@@ -51,8 +51,11 @@ fn the_host_reaches_a_server_in_the_guest(host: &Host) -> Result<()> {
     let vm = host.vm()?;
     let script = "import socket,sys\ns=socket.create_server(('',7777))\nprint('ready',flush=True)\nc,_=s.accept()\n\
                   b=b''\nwhile True:\n d=c.recv(65536)\n if not d: break\n b+=d\nc.sendall(str(len(b)).encode())\nc.close()";
-    let mut exec = vm.exec(&argv(&["python3", "-u", "-c", script]))?;
-    ensure!(matches!(exec.next_event()?, session::Event::Stdout(line) if line == b"ready\n"), "no server");
+    let mut exec = vm.exec(&argv(&["python3", "-c", script]))?;
+    match exec.next_event()? {
+        session::Event::Stdout(line) if line == b"ready\n" => {}
+        other => anyhow::bail!("no server: {other:?}"),
+    }
     let address = vm.guest_ip().context("the shared VM has a network")?;
     let mut stream = TcpStream::connect_timeout(&(address, 7777).into(), PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
