@@ -1,7 +1,7 @@
 //! `forkd` as a user has it before him: here if there is KVM, through the emulated host if not.
 
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
@@ -15,8 +15,15 @@ pub(crate) const TESTS: &[Test] = &[
     ("cli::bad_words_are_usage_errors", bad_words_are_usage_errors),
 ];
 
+/// The user's binary, ended after three minutes: an emulated host that hangs must not hang the tests.
+fn forkd(host: &Host) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg("180").arg(&host.forkd).stdin(Stdio::null());
+    command
+}
+
 fn run_hands_over_streams_and_code(host: &Host) -> Result<()> {
-    let output = host.forkd().args(["run", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]).output()?;
+    let output = forkd(host).args(["run", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]).output()?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(7), "{:?}: {stderr}", output.status);
     ensure!(output.stdout == b"out\n");
@@ -27,7 +34,7 @@ fn run_hands_over_streams_and_code(host: &Host) -> Result<()> {
 }
 
 fn stdin_crosses(host: &Host) -> Result<()> {
-    let mut command = host.forkd();
+    let mut command = forkd(host);
     command.args(["run", "--", "sh", "-c", "wc -c; kill -9 $$"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     child.stdin.take().context("its input")?.write_all(&vec![7; 3 << 20])?;
@@ -37,9 +44,9 @@ fn stdin_crosses(host: &Host) -> Result<()> {
 }
 
 fn the_doctor_answers_a_person_and_a_program(host: &Host) -> Result<()> {
-    let text = host.forkd().arg("doctor").output()?;
+    let text = forkd(host).arg("doctor").output()?;
     ensure!(text.status.success(), "{}", String::from_utf8_lossy(&text.stdout));
-    let json = host.forkd().args(["doctor", "--json"]).output()?;
+    let json = forkd(host).args(["doctor", "--json"]).output()?;
     let report: serde_json::Value = serde_json::from_slice(&json.stdout)?;
     let kvm = report["checks"].as_array().context("checks")?.iter().find(|check| check["name"] == "kvm");
     let verdict = kvm.context("a check of kvm")?["verdict"].as_str().context("its verdict")?;
@@ -49,7 +56,7 @@ fn the_doctor_answers_a_person_and_a_program(host: &Host) -> Result<()> {
 
 fn bad_words_are_usage_errors(host: &Host) -> Result<()> {
     for words in [&["run"][..], &["run", "--vcpus", "0", "--", "true"], &["dance"], &["run", "--net=maybe", "x"]] {
-        let output = host.forkd().args(words).output()?;
+        let output = forkd(host).args(words).output()?;
         ensure!(output.status.code() == Some(2), "{words:?}: {:?}", output.status);
         ensure!(!output.stderr.is_empty(), "{words:?} said nothing");
     }

@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use engine::Program;
@@ -13,6 +15,8 @@ use types::progress::Silent;
 
 use crate::host::{Host, INSIDE};
 
+/// How long the VM tests may take inside; they take two minutes.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// How often the emulated host may die under the tests. QEMU's emulation of nested virtualisation is not flawless, and
 /// a host that dies of it says nothing about forkd.
 const DEATHS: usize = 2;
@@ -59,6 +63,14 @@ fn run_once(host: &Host) -> Result<bool> {
         ..ExecRequest::default()
     };
     let mut exec = machine.exec(&request)?;
+    // A machine that hangs is ended, which breaks the connection and ends the wait below.
+    let (_done, running) = std::sync::mpsc::channel::<()>();
+    let dirs = host.dirs.clone();
+    std::thread::spawn(move || {
+        if running.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            drop(machine::stop(&dirs, &Silent));
+        }
+    });
     loop {
         match exec.next_event()? {
             Event::Stdout(bytes) => io::stdout().write_all(&bytes)?,
