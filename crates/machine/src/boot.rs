@@ -162,14 +162,10 @@ fn host_size() -> Size {
     size_for(cpus, info.totalram.saturating_mul(info.mem_unit.into()))
 }
 
-/// All of it below 4 GiB: while a nested guest's CPU is not in long mode, as every secondary one is when it starts, QEMU
-/// 7.2 cuts the addresses of KVM's page tables to 32 bits, and tables above were read, and written, somewhere else.
-const MEMORY_MAX_MIB: u64 = 3584;
-
 fn size_for(cpus: usize, memory_bytes: u64) -> Size {
     let cpus = u32::try_from(cpus).unwrap_or(MAX_CPUS).clamp(1, MAX_CPUS);
     let half_mib = memory_bytes / 2 / MIB;
-    Size { cpus, memory_bytes: half_mib.clamp(2048, MEMORY_MAX_MIB) * MIB }
+    Size { cpus, memory_bytes: half_mib.clamp(4096, 8192) * MIB }
 }
 
 #[cfg(test)]
@@ -180,9 +176,9 @@ mod tests {
 
     #[test]
     fn the_size_follows_the_computer_within_bounds() {
-        assert_eq!(size_for(1, GIB), Size { cpus: 1, memory_bytes: 2 * GIB });
-        assert_eq!(size_for(6, 6 * GIB + 3), Size { cpus: 6, memory_bytes: 3 * GIB });
-        assert_eq!(size_for(1000, 1 << 50), Size { cpus: 8, memory_bytes: 3584 << 20 });
+        assert_eq!(size_for(1, GIB), Size { cpus: 1, memory_bytes: 4 * GIB });
+        assert_eq!(size_for(6, 12 * GIB + 3), Size { cpus: 6, memory_bytes: 6 * GIB });
+        assert_eq!(size_for(1000, 1 << 50), Size { cpus: 8, memory_bytes: 8 * GIB });
     }
 
     #[test]

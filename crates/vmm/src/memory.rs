@@ -48,8 +48,7 @@ pub(crate) fn ranges(size: GuestMemorySize) -> Vec<(u64, u64)> {
 pub(crate) fn map(size: GuestMemorySize) -> Result<GuestMem, MemoryError> {
     let info = rustix::system::sysinfo();
     let host_bytes = (info.totalram.saturating_add(info.totalswap)).saturating_mul(u64::from(info.mem_unit));
-    // Pages are taken as the guest writes them, so a little more than there is may be asked for; twice is beyond hope.
-    if size.bytes() / 2 > host_bytes {
+    if size.bytes() > host_bytes {
         return Err(MemoryError::TooMuch { asked: size, host_mib: host_bytes >> 20 });
     }
     let failed = |error: &dyn std::error::Error| MemoryError::Map { asked: size, why: error.to_string() };
