@@ -24,9 +24,9 @@ pub(crate) const PACKAGE: &str = "qemu-system-x86";
 /// What QEMU writes when the port it was given is somebody else's.
 pub(crate) const PORT_TAKEN: &str = "Could not set up host forwarding rule";
 
-/// `kernelcore`: keeps what the kernel allocates for itself below 4 GiB. While a nested guest's CPU is not in long mode,
-/// as every secondary one is when it starts, QEMU 7.2 cuts the addresses of KVM's page tables to 32 bits; tables above
-/// were read, and written, somewhere else. What user processes hold, guests' RAM above all, may lie anywhere.
+/// `kernelcore`: keeps what the kernel allocates for itself, KVM's page tables above all, below 4 GiB. Guests with several
+/// vCPUs locked the machine up without it when their CPUs came on line; QEMU 7.2 seems to lose the upper half of those
+/// tables' addresses while a nested CPU is not yet in long mode. What user processes hold may lie anywhere.
 /// `rcu_expedited`: KVM waits for grace periods when it makes and drops a VM; on an idle emulated CPU each takes tens
 /// of milliseconds, and 20 VMs were made and dropped in 4.6 s instead of 7.2 s with it.
 const CMDLINE: &str = "console=ttyS0 quiet mitigations=off panic=-1 rcupdate.rcu_expedited=1 kernelcore=2560M forkd.role=machine \
