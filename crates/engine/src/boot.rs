@@ -302,7 +302,7 @@ impl Booting {
             }
             Waited::Event(FromVmm::Ended { outcome }) => BootError::Ended { outcome, console: console() },
             Waited::Cancelled => BootError::Cancelled,
-            Waited::Gone | Waited::TimedOut | Waited::Event(FromVmm::Booted { .. }) => match self.process.reap() {
+            Waited::Gone | Waited::TimedOut | Waited::Event(_) => match self.process.reap() {
                 Ok(status) => BootError::VmmDied { status, log: console::tail(&self.dir.vmm_log()) },
                 Err(source) => source.into(),
             },

@@ -100,7 +100,7 @@ impl Vm {
         while self.outcome.is_none() {
             match self.process.wait(until, None)? {
                 Waited::Event(FromVmm::Ended { outcome }) => self.outcome = Some(outcome),
-                Waited::Event(FromVmm::Booted { .. } | FromVmm::Refused { .. }) => {}
+                Waited::Event(_) => {}
                 Waited::Gone => {
                     let status = self.process.reap()?;
                     self.outcome = Some(Outcome::Fault { message: format!("the VMM died ({status})") });

@@ -4,170 +4,31 @@
 //! one packet of JSON, with file descriptors beside it where a message needs them. The VMM answers with
 //! [`FromVmm::Booted`] or [`FromVmm::Refused`], and says [`FromVmm::Ended`] before it exits. A VMM whose
 //! [`Lifetime`] is `Connection` ends when its engine's end of the socket closes, so a killed client leaks no VM.
+//!
+//! A template is started with a listening socket instead, and so is every VM that outlives its engine: whoever may open
+//! the socket's path speaks the same messages. See [`ToVmm`] for who understands what.
+
+mod messages;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::PathBuf;
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use types::{GuestMemorySize, VcpuCount};
+
+pub use messages::{
+    ChildSpec, DiskAccess, DiskSpec, ForkedChild, FromVmm, LayerCount, Lifetime, LoadSpec, NetSpec, Outcome,
+    RefusalCode, ToVmm, VmSpec, VsockSpec,
+};
 
 /// The largest packet either side sends.
 const MAX_PACKET: usize = 64 << 10;
 /// The most descriptors beside one packet.
-const MAX_FDS: usize = 16;
-
-/// What the engine says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "do", rename_all = "snake_case")]
-pub enum ToVmm {
-    /// Builds the VM and runs it. The tap of `net`, if there is one, comes as the only descriptor.
-    Boot(Box<VmSpec>),
-    /// Presses the power button: the guest shuts itself down.
-    PowerButton,
-    /// Ends the VM at once.
-    Stop,
-}
-
-/// What the VMM says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-pub enum FromVmm {
-    /// The vCPUs run.
-    Booted {
-        /// From the request until the first vCPU ran.
-        setup_us: u64,
-    },
-    /// The VM could not be built; the process exits.
-    Refused {
-        /// Which case it is.
-        code: RefusalCode,
-        /// What a person should read.
-        message: String,
-    },
-    /// The VM is over; the process exits.
-    Ended {
-        /// How it ended.
-        outcome: Outcome,
-    },
-}
-
-/// Why a VM could not be built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RefusalCode {
-    /// `/dev/kvm` is missing, forbidden or lacks something.
-    Kvm,
-    /// The kernel or initramfs cannot be loaded.
-    Kernel,
-    /// A disk cannot be opened or is not one.
-    Disk,
-    /// The host has not enough memory.
-    Memory,
-    /// Anything else of the host's.
-    Host,
-}
-
-/// How a VM ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "how", rename_all = "snake_case")]
-pub enum Outcome {
-    /// The guest powered itself off.
-    Shutdown,
-    /// The guest asked for a restart.
-    Reboot,
-    /// The guest's kernel panicked.
-    Panic {
-        /// The kernel's words, if they reached the console.
-        reason: Option<String>,
-    },
-    /// The engine ended it, or went away.
-    Stopped,
-    /// The VMM or KVM could not go on.
-    Fault {
-        /// What happened.
-        message: String,
-    },
-}
-
-/// What the VM is made of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VmSpec {
-    /// Virtual CPUs.
-    pub vcpus: VcpuCount,
-    /// Memory.
-    pub memory: GuestMemorySize,
-    /// A bzImage or an ELF vmlinux.
-    pub kernel: PathBuf,
-    /// The initramfs.
-    pub initramfs: Option<PathBuf>,
-    /// The kernel's command line; the VMM adds nothing.
-    pub cmdline: String,
-    /// Disks in order: `/dev/vda`, `/dev/vdb`, ...
-    pub disks: Vec<DiskSpec>,
-    /// The network card; its tap comes beside the message.
-    pub net: Option<NetSpec>,
-    /// The vsock device.
-    pub vsock: VsockSpec,
-    /// Where the serial console is written. Bounded: of a long log the tail is kept.
-    pub console: PathBuf,
-    /// What ends the VM.
-    pub lifetime: Lifetime,
-}
-
-/// A disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DiskSpec {
-    /// A raw image; never written to.
-    pub image: PathBuf,
-    /// Whether the guest may write.
-    pub access: DiskAccess,
-}
-
-/// What a guest may do with a disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DiskAccess {
-    /// Read.
-    ReadOnly,
-    /// Write to a private top layer, an unlinked sparse file made in this directory, gone with the VM.
-    PrivateTop {
-        /// Where the top layer's bytes go.
-        dir: PathBuf,
-    },
-}
-
-/// A network card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NetSpec {
-    /// The guest's hardware address.
-    pub mac: [u8; 6],
-}
-
-/// The vsock device: the host reaches guest port P through `socket` by saying `CONNECT P\n`; the guest reaches the
-/// host's port P as the unix socket `<socket>_P`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VsockSpec {
-    /// The guest's context id; at least 3.
-    pub cid: u64,
-    /// The host's end.
-    pub socket: PathBuf,
-}
-
-/// What ends a VM besides itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Lifetime {
-    /// The engine's end of the control socket closing.
-    Connection,
-    /// Nothing.
-    Detached,
-}
+const MAX_FDS: usize = 128;
 
 /// Why a packet could not be exchanged.
 #[derive(Debug, thiserror::Error)]

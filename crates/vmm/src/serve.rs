@@ -116,8 +116,8 @@ impl Running {
                 self.vm.press_power_button()?;
                 Ok(Obeyed::Done)
             }
-            Some((ToVmm::Boot(_), _)) => {
-                log::warn!("a second Boot was ignored");
+            Some((ToVmm::Boot(_) | ToVmm::Load(_) | ToVmm::Spawn { .. } | ToVmm::Freeze, _)) => {
+                log::warn!("a word that is not for a running VM was ignored");
                 Ok(Obeyed::Done)
             }
         }

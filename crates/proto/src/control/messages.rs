@@ -1,0 +1,244 @@
+//! What is said over a control socket.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use types::{GuestMemorySize, VcpuCount};
+
+/// What the engine says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum ToVmm {
+    /// To `forkd-vmm vm`, first of all: builds the VM and runs it. The tap of `net`, if there is one, comes as the only
+    /// descriptor. Answer: [`FromVmm::Booted`] or [`FromVmm::Refused`].
+    Boot(Box<VmSpec>),
+    /// To a running VM: stops it for good and writes it down. Descriptors, all empty files open for writing: the state,
+    /// the memory, then one for each writable disk in order. Answer: [`FromVmm::Frozen`], and the process exits; or
+    /// [`FromVmm::FreezeFailed`], and the VM goes on.
+    Freeze,
+    /// To `forkd-vmm template`, first of all: takes up a frozen VM. Descriptors, open for reading: the state, the memory,
+    /// then for each disk its layers, lowest first. Answer: [`FromVmm::Loaded`] or [`FromVmm::Refused`].
+    Load(LoadSpec),
+    /// To a template that is loaded: forks these children. Descriptors: a tap for each child if the frozen VM had a
+    /// network card, none otherwise. Answer: [`FromVmm::Forked`] by the template, and by each child, on the same
+    /// connection and in any order, [`FromVmm::Started`] or [`FromVmm::NotStarted`].
+    Spawn {
+        /// Who they shall be.
+        children: Vec<ChildSpec>,
+    },
+    /// Presses the power button: the guest shuts itself down.
+    PowerButton,
+    /// Ends the VM at once.
+    Stop,
+}
+
+/// What the VMM says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum FromVmm {
+    /// The vCPUs run.
+    Booted {
+        /// From the request until the first vCPU ran.
+        setup_us: u64,
+    },
+    /// The VM could not be built; the process exits.
+    Refused {
+        /// Which case it is.
+        code: RefusalCode,
+        /// What a person should read.
+        message: String,
+    },
+    /// The VM is written down; the process exits.
+    Frozen {
+        /// For how long the guest did not run before it was all in memory.
+        pause_us: u64,
+        /// Bytes of guest memory that are not zero.
+        memory_bytes: u64,
+        /// Bytes the guest had written to its disks.
+        disk_bytes: u64,
+    },
+    /// The VM could not be written down and goes on.
+    FreezeFailed {
+        /// What a person should read.
+        message: String,
+    },
+    /// The template can spawn.
+    Loaded {
+        /// How long it took.
+        setup_us: u64,
+    },
+    /// The template has forked.
+    Forked {
+        /// Those it could fork. One that is missing has no process, and [`FromVmm::NotStarted`] was said for it.
+        children: Vec<ForkedChild>,
+    },
+    /// A child's vCPUs run.
+    Started {
+        /// Which child.
+        id: String,
+        /// From its first instant until then.
+        setup_us: u64,
+    },
+    /// A child could not be set up; its process, if there was one, exits.
+    NotStarted {
+        /// Which child.
+        id: String,
+        /// Which case it is.
+        code: RefusalCode,
+        /// What a person should read.
+        message: String,
+    },
+    /// The VM is over; the process exits.
+    Ended {
+        /// How it ended.
+        outcome: Outcome,
+    },
+}
+
+/// Why a VM could not be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalCode {
+    /// `/dev/kvm` is missing, forbidden or lacks something.
+    Kvm,
+    /// The kernel or initramfs cannot be loaded.
+    Kernel,
+    /// A disk cannot be opened or is not one.
+    Disk,
+    /// The host has not enough memory.
+    Memory,
+    /// A snapshot is damaged, of another format, or needs what this host has not.
+    Snapshot,
+    /// Anything else of the host's.
+    Host,
+}
+
+/// How a VM ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub enum Outcome {
+    /// The guest powered itself off.
+    Shutdown,
+    /// The guest asked for a restart.
+    Reboot,
+    /// The guest's kernel panicked.
+    Panic {
+        /// The kernel's words, if they reached the console.
+        reason: Option<String>,
+    },
+    /// The engine ended it, or went away.
+    Stopped,
+    /// The VMM or KVM could not go on.
+    Fault {
+        /// What happened.
+        message: String,
+    },
+}
+
+/// What the VM is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmSpec {
+    /// Virtual CPUs.
+    pub vcpus: VcpuCount,
+    /// Memory.
+    pub memory: GuestMemorySize,
+    /// A bzImage or an ELF vmlinux.
+    pub kernel: PathBuf,
+    /// The initramfs.
+    pub initramfs: Option<PathBuf>,
+    /// The kernel's command line; the VMM adds nothing.
+    pub cmdline: String,
+    /// Disks in order: `/dev/vda`, `/dev/vdb`, ...
+    pub disks: Vec<DiskSpec>,
+    /// The network card; its tap comes beside the message.
+    pub net: Option<NetSpec>,
+    /// The vsock device.
+    pub vsock: VsockSpec,
+    /// Where the serial console is written. Bounded: of a long log the tail is kept.
+    pub console: PathBuf,
+    /// What ends the VM.
+    pub lifetime: Lifetime,
+}
+
+/// A disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskSpec {
+    /// A raw image; never written to.
+    pub image: PathBuf,
+    /// Whether the guest may write.
+    pub access: DiskAccess,
+}
+
+/// What a guest may do with a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskAccess {
+    /// Read.
+    ReadOnly,
+    /// Write to a private top layer, an unlinked sparse file made in this directory, gone with the VM.
+    PrivateTop {
+        /// Where the top layer's bytes go.
+        dir: PathBuf,
+    },
+}
+
+/// What a template is made from, beside the files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadSpec {
+    /// How many layers each disk has, the image included.
+    pub disks: Vec<LayerCount>,
+    /// Where the children's private tops are made.
+    pub tops: PathBuf,
+}
+
+/// The layers of one disk: at least the image.
+pub type LayerCount = std::num::NonZeroU8;
+
+/// A child to be forked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChildSpec {
+    /// Its name; no two of one request share it.
+    pub id: String,
+    /// A directory of its own that exists. In it the child makes `vsock.sock` (see [`VsockSpec`]), `control.sock`, on
+    /// which it listens for [`ToVmm`], `console.log` and `vmm.log`; and it holds a shared `flock` on the directory for as
+    /// long as it lives.
+    pub dir: PathBuf,
+    /// What ends it: the connection by which the request came, or nothing.
+    pub lifetime: Lifetime,
+}
+
+/// A child that has a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkedChild {
+    /// Which.
+    pub id: String,
+    /// Its process.
+    pub pid: i32,
+}
+
+/// A network card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetSpec {
+    /// The guest's hardware address.
+    pub mac: [u8; 6],
+}
+
+/// The vsock device: the host reaches guest port P through `socket` by saying `CONNECT P\n`; the guest reaches the
+/// host's port P as the unix socket `<socket>_P`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VsockSpec {
+    /// The guest's context id; at least 3.
+    pub cid: u64,
+    /// The host's end.
+    pub socket: PathBuf,
+}
+
+/// What ends a VM besides itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lifetime {
+    /// The engine's end of the control socket closing.
+    Connection,
+    /// Nothing.
+    Detached,
+}
