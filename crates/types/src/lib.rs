@@ -8,9 +8,11 @@ mod dirs;
 mod name;
 pub mod progress;
 mod size;
+mod tag;
 mod vcpu;
 
 pub use dirs::{Dirs, DirsError};
 pub use name::{NameError, RecipeName};
 pub use size::{GuestMemorySize, SizeError, parse_bytes};
+pub use tag::{Tag, TagError};
 pub use vcpu::{VcpuCount, VcpuCountError};
