@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use proto::control::{DiskAccess, DiskSpec, RefusalCode, VmSpec};
+use proto::control::{DiskAccess, DiskSpec, NetSpec, RefusalCode, VmSpec};
 use virtio::Device;
 use virtio::block::{Backend, Block, CowDisk, RawDisk};
 use virtio::net::Net;
@@ -57,32 +57,81 @@ impl DevicesError {
     }
 }
 
-/// Makes every device of the specification. `taps` are the descriptors that came beside it.
-pub(crate) fn build(spec: &VmSpec, mut taps: Vec<OwnedFd>) -> Result<Vec<Box<dyn Device>>, DevicesError> {
-    let mut devices: Vec<Box<dyn Device>> = Vec::new();
-    for (index, disk) in spec.disks.iter().enumerate() {
-        devices.push(Box::new(Block::new(open_disk(disk)?, &format!("forkd-disk-{index}"))));
-    }
-    match (spec.net, taps.pop(), taps.len()) {
-        (Some(net), Some(tap), 0) => devices.push(Box::new(Net::new(tap, net.mac))),
-        (None, None, 0) => {}
-        (_, last, more) => return Err(DevicesError::Tap { taps: more + usize::from(last.is_some()) }),
-    }
-    let vsock = Vsock::new(spec.vsock.cid, spec.vsock.socket.clone())
-        .map_err(|source| DevicesError::Vsock { socket: spec.vsock.socket.clone(), source })?;
-    devices.push(Box::new(vsock));
-    devices.push(Box::new(Rng::new()));
-    if devices.len() > VIRTIO_DEVICES_MAX as usize {
-        return Err(DevicesError::TooMany { count: devices.len() });
-    }
-    Ok(devices)
+/// A disk before it is a device.
+#[derive(Debug)]
+pub(crate) enum Disk {
+    /// An image the guest only reads.
+    ReadOnly(RawDisk),
+    /// One it writes to its own top of.
+    Private(CowDisk),
 }
 
-fn open_disk(disk: &DiskSpec) -> Result<Box<dyn Backend>, DevicesError> {
+/// What the devices of a VM are made of.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    /// In order.
+    pub(crate) disks: Vec<Disk>,
+    /// The card.
+    pub(crate) net: Option<NetSpec>,
+    /// Its tap, if there is a card.
+    pub(crate) taps: Vec<OwnedFd>,
+    /// The guest's context id.
+    pub(crate) cid: u64,
+    /// The host's end of the vsock.
+    pub(crate) vsock: PathBuf,
+}
+
+/// The devices of a VM, and its writable disks once more: their tops are written down when it is frozen.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    /// In the order of their register pages.
+    pub(crate) virtio: Vec<Box<dyn Device>>,
+    /// In the order of the disks.
+    pub(crate) tops: Vec<CowDisk>,
+}
+
+impl Parts {
+    /// From a specification and the descriptors that came beside it.
+    pub(crate) fn new(spec: &VmSpec, taps: Vec<OwnedFd>) -> Result<Self, DevicesError> {
+        let disks = spec.disks.iter().map(open_disk).collect::<Result<_, _>>()?;
+        Ok(Self { disks, net: spec.net, taps, cid: spec.vsock.cid, vsock: spec.vsock.socket.clone() })
+    }
+
+    /// Makes the devices.
+    pub(crate) fn build(mut self) -> Result<Devices, DevicesError> {
+        let mut virtio: Vec<Box<dyn Device>> = Vec::new();
+        let mut tops = Vec::new();
+        for (index, disk) in self.disks.into_iter().enumerate() {
+            let backend: Box<dyn Backend> = match disk {
+                Disk::ReadOnly(disk) => Box::new(disk),
+                Disk::Private(disk) => {
+                    tops.push(disk.clone());
+                    Box::new(disk)
+                }
+            };
+            virtio.push(Box::new(Block::new(backend, &format!("forkd-disk-{index}"))));
+        }
+        match (self.net, self.taps.pop(), self.taps.len()) {
+            (Some(net), Some(tap), 0) => virtio.push(Box::new(Net::new(tap, net.mac))),
+            (None, None, 0) => {}
+            (_, last, more) => return Err(DevicesError::Tap { taps: more + usize::from(last.is_some()) }),
+        }
+        let vsock = Vsock::new(self.cid, self.vsock.clone())
+            .map_err(|source| DevicesError::Vsock { socket: self.vsock, source })?;
+        virtio.push(Box::new(vsock));
+        virtio.push(Box::new(Rng::new()));
+        if virtio.len() > VIRTIO_DEVICES_MAX as usize {
+            return Err(DevicesError::TooMany { count: virtio.len() });
+        }
+        Ok(Devices { virtio, tops })
+    }
+}
+
+fn open_disk(disk: &DiskSpec) -> Result<Disk, DevicesError> {
     let failed = |source| DevicesError::Disk { image: disk.image.clone(), source };
     let image = host_file::open_image(&disk.image).map_err(failed)?;
     Ok(match &disk.access {
-        DiskAccess::ReadOnly => Box::new(RawDisk::new(image).map_err(failed)?),
-        DiskAccess::PrivateTop { dir } => Box::new(CowDisk::create(image, dir).map_err(failed)?),
+        DiskAccess::ReadOnly => Disk::ReadOnly(RawDisk::new(image).map_err(failed)?),
+        DiskAccess::PrivateTop { dir } => Disk::Private(CowDisk::create(image, dir).map_err(failed)?),
     })
 }

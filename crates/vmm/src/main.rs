@@ -1,36 +1,46 @@
 //! `forkd-vmm`: one process, one VM.
 //!
 //! ```text
-//! forkd-vmm vm       obeys the control socket on its standard input; logs to standard error
-//! forkd-vmm probe    says as JSON whether this host's KVM can run a stock kernel
+//! forkd-vmm vm         obeys the control socket on its standard input; logs to standard error
+//! forkd-vmm template   holds a frozen VM ready and forks into its children; listens on its standard input
+//! forkd-vmm probe      says as JSON whether this host's KVM can run a stock kernel
 //! ```
 //!
-//! Threads: the main thread owns the control socket and every device's host side; each vCPU has a thread of its own,
+//! Threads of a VM: the main thread owns the control socket and every device's host side; each vCPU has a thread of its own,
 //! which touches devices only through their registers. Nothing here is asynchronous.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use bounded_log::BoundedLog;
 use env_logger::{Env, Target};
 use proto::control::ControlSocket;
+use serve::ServeError;
 
+mod assembly;
 mod bounded_log;
 mod bus;
 mod console;
+mod controls;
 mod devices;
 mod events;
+mod freeze;
+mod frozen;
 mod generation;
 mod host_file;
 mod kernel;
 mod layout;
 mod limits;
 mod memory;
+mod parking;
 mod ports;
 mod probe;
 mod reactor;
 mod serve;
+mod spawn;
 mod sys;
+mod template;
 mod vcpu;
 mod vm;
 mod x86;
@@ -41,7 +51,8 @@ fn main() -> ExitCode {
     env_logger::Builder::from_env(Env::default().default_filter_or("info")).target(log).init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["vm"] => serve(),
+        ["vm"] => run(|stdin| serve::serve(ControlSocket::from(stdin))),
+        ["template"] => run(template::serve),
         ["probe"] => match serde_json::to_string(&probe::run()) {
             Ok(report) => {
                 println!("{report}");
@@ -57,18 +68,18 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         _ => {
-            eprintln!("forkd-vmm is started by forkd. Usage: forkd-vmm vm|probe|--version");
+            eprintln!("forkd-vmm is started by forkd. Usage: forkd-vmm vm|template|probe|--version");
             ExitCode::from(2)
         }
     }
 }
 
-fn serve() -> ExitCode {
+fn run(serve: impl FnOnce(OwnedFd) -> Result<(), ServeError>) -> ExitCode {
     let Some(stdin) = sys::stdin::take() else { return ExitCode::FAILURE };
     if let Err(error) = limits::raise_descriptors() {
         log::warn!("the limit of open files stays as it is: {error}");
     }
-    match serve::serve(&ControlSocket::from(stdin)) {
+    match sys::kick::install().map_err(ServeError::from).and_then(|()| serve(stdin)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             log::error!("{error}");

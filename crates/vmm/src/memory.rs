@@ -1,11 +1,13 @@
-//! Guest RAM: private anonymous memory, so that a VM forks as its process does.
+//! Guest RAM: always private to the process, so that a VM forks as its process does. Anonymous for a VM that boots, a
+//! private mapping of a memory image for one that was frozen.
 
+use std::fs::File;
 use std::io;
 
 use proto::control::RefusalCode;
 use types::GuestMemorySize;
 use virtio::GuestMem;
-use vm_memory::{GuestAddress, GuestRegionMmap};
+use vm_memory::{GuestAddress, GuestRegionMmap, MmapRegion};
 
 use crate::layout::{HOLE, HOLE_END};
 use crate::sys;
@@ -44,6 +46,20 @@ pub(crate) fn ranges(size: GuestMemorySize) -> Vec<(u64, u64)> {
     if bytes <= HOLE { vec![(0, bytes)] } else { vec![(0, HOLE), (HOLE_END, bytes - HOLE)] }
 }
 
+/// What is behind memory that was not written yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// Zeroes.
+    Anonymous,
+    /// A memory image.
+    Image,
+}
+
+/// Maps the memory image of a guest of this size. The file must be as long as [`crate::frozen::memory::file_len`] says.
+pub(crate) fn map_image(size: GuestMemorySize, image: &File) -> Result<GuestMem, MemoryError> {
+    map_with(size, |start, len| sys::ram::map_image(len, image, start))
+}
+
 /// Maps a guest's memory. Nothing is reserved: a page costs the host memory when the guest first writes it.
 pub(crate) fn map(size: GuestMemorySize) -> Result<GuestMem, MemoryError> {
     let info = rustix::system::sysinfo();
@@ -51,11 +67,18 @@ pub(crate) fn map(size: GuestMemorySize) -> Result<GuestMem, MemoryError> {
     if size.bytes() > host_bytes {
         return Err(MemoryError::TooMuch { asked: size, host_mib: host_bytes >> 20 });
     }
+    map_with(size, |_, len| sys::ram::map(len))
+}
+
+fn map_with(
+    size: GuestMemorySize,
+    map: impl Fn(u64, usize) -> Result<MmapRegion, sys::ram::RamError>,
+) -> Result<GuestMem, MemoryError> {
     let failed = |error: &dyn std::error::Error| MemoryError::Map { asked: size, why: error.to_string() };
     let mut regions = Vec::new();
     for (start, len) in ranges(size) {
         let mapping = usize::try_from(len).map_err(|error| failed(&error))?;
-        let mapping = sys::ram::map(mapping).map_err(|error| failed(&error))?;
+        let mapping = map(start, mapping).map_err(|error| failed(&error))?;
         let region = GuestRegionMmap::new(mapping, GuestAddress(start));
         regions.push(region.ok_or_else(|| failed(&io::Error::from(io::ErrorKind::OutOfMemory)))?);
     }

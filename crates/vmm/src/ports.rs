@@ -4,8 +4,9 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use vm_superio::serial::NoEvents;
-use vm_superio::{Serial, Trigger};
+use vm_superio::{Serial, SerialState, Trigger};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::console::ConsoleLog;
@@ -45,6 +46,55 @@ impl Trigger for EventLine {
     }
 }
 
+/// The serial port's registers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SerialStateV1 {
+    divisor: [u8; 2],
+    interrupt_enable: u8,
+    interrupt_identification: u8,
+    line_control: u8,
+    line_status: u8,
+    modem_control: u8,
+    modem_status: u8,
+    scratch: u8,
+    received: Vec<u8>,
+}
+
+impl From<SerialState> for SerialStateV1 {
+    fn from(state: SerialState) -> Self {
+        Self {
+            divisor: [state.baud_divisor_low, state.baud_divisor_high],
+            interrupt_enable: state.interrupt_enable,
+            interrupt_identification: state.interrupt_identification,
+            line_control: state.line_control,
+            line_status: state.line_status,
+            modem_control: state.modem_control,
+            modem_status: state.modem_status,
+            scratch: state.scratch,
+            received: state.in_buffer,
+        }
+    }
+}
+
+impl From<&SerialStateV1> for SerialState {
+    fn from(state: &SerialStateV1) -> Self {
+        let [baud_divisor_low, baud_divisor_high] = state.divisor;
+        Self {
+            baud_divisor_low,
+            baud_divisor_high,
+            interrupt_enable: state.interrupt_enable,
+            interrupt_identification: state.interrupt_identification,
+            line_control: state.line_control,
+            line_status: state.line_status,
+            modem_control: state.modem_control,
+            modem_status: state.modem_status,
+            scratch: state.scratch,
+            in_buffer: state.received.clone(),
+        }
+    }
+}
+
 /// Everything behind a port.
 #[derive(Debug)]
 pub(crate) struct Ports {
@@ -57,6 +107,18 @@ impl Ports {
     /// A serial port that raises `irq` and writes to `log`.
     pub(crate) fn new(irq: EventFd, log: ConsoleLog) -> Self {
         Self { serial: Mutex::new(Serial::new(EventLine(irq), log)), complained: AtomicBool::new(false) }
+    }
+
+    /// A serial port that was saved.
+    pub(crate) fn restore(state: &SerialStateV1, irq: EventFd, log: ConsoleLog) -> io::Result<Self> {
+        let serial = Serial::from_state(&state.into(), EventLine(irq), NoEvents, log)
+            .map_err(|error| io::Error::other(format!("{error:?}")))?;
+        Ok(Self { serial: Mutex::new(serial), complained: AtomicBool::new(false) })
+    }
+
+    /// The serial port's registers.
+    pub(crate) fn state(&self) -> SerialStateV1 {
+        self.serial().state().into()
     }
 
     /// The reason of the guest's panic, if its console had it.

@@ -14,8 +14,13 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 /// Where an event came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The engine said something or went away.
-    Control,
+    /// Somebody wants to connect.
+    Listener,
+    /// Somebody connected said something or went away.
+    Control {
+        /// Which connection.
+        connection: u32,
+    },
     /// A vCPU saw the end.
     Events,
     /// The guest notified a device's queue.
@@ -37,7 +42,8 @@ pub(crate) enum Source {
 impl Source {
     fn to_number(self) -> u64 {
         let (kind, device, token) = match self {
-            Self::Control => (0, 0, 0),
+            Self::Control { connection } => (0, 0, connection),
+            Self::Listener => (4, 0, 0),
             Self::Events => (1, 0, 0),
             Self::Queue { device, queue } => (2, device, u32::from(queue)),
             Self::Host { device, token } => (3, device, token),
@@ -49,7 +55,8 @@ impl Source {
         let [t0, t1, t2, t3, d0, d1, kind, 0] = number.to_le_bytes() else { return None };
         let (device, token) = (u16::from_le_bytes([d0, d1]), u32::from_le_bytes([t0, t1, t2, t3]));
         match kind {
-            0 => Some(Self::Control),
+            0 => Some(Self::Control { connection: token }),
+            4 => Some(Self::Listener),
             1 => Some(Self::Events),
             2 => Some(Self::Queue { device, queue: u16::from_le_bytes([t0, t1]) }),
             3 => Some(Self::Host { device, token }),
@@ -152,7 +159,8 @@ mod tests {
     #[test]
     fn a_source_survives_its_number() {
         let sources = [
-            Source::Control,
+            Source::Listener,
+            Source::Control { connection: 7 },
             Source::Events,
             Source::Queue { device: 10, queue: 2 },
             Source::Host { device: 65535, token: u32::MAX },

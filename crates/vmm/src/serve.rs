@@ -1,4 +1,5 @@
-//! One VM from its `Boot` to its end: the process's only loop, which owns the devices' host side and the control socket.
+//! One VM from its beginning to its end: the process's only loop, which owns the devices' host side and everybody who
+//! may give orders.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,6 +8,7 @@ use std::time::Instant;
 
 use proto::control::{ControlError, ControlSocket, FromVmm, Lifetime, Outcome, RefusalCode, ToVmm, VmSpec};
 
+use crate::controls::{Controls, Heard};
 use crate::events::{Event, Events};
 use crate::ports::Ending;
 use crate::reactor::{Reactor, Source};
@@ -31,57 +33,65 @@ pub(crate) enum ServeError {
 }
 
 /// Waits for a specification, runs the VM, reports its end.
-pub(crate) fn serve(control: &ControlSocket) -> Result<(), ServeError> {
+pub(crate) fn serve(control: ControlSocket) -> Result<(), ServeError> {
     let Some((ToVmm::Boot(spec), taps)) = control.recv()? else { return Err(ServeError::NoBoot) };
-    match Running::start(&spec, taps, control)? {
-        Some(mut running) => {
-            let outcome = running.run(control, spec.lifetime)?;
-            log::info!("ended: {outcome:?}");
-            report(control, &FromVmm::Ended { outcome });
+    let (reactor, events) = (Reactor::new()?, Arc::new(Events::new()?));
+    reactor.watch(events.wake(), Source::Events)?;
+    let mut controls = Controls::new(Arc::clone(&reactor));
+    let engine = controls.adopt(control)?;
+    match boot(&spec, taps, &reactor, &events) {
+        Ok((vm, booted)) => {
+            controls.tell(engine, &booted);
+            let owner = (spec.lifetime == Lifetime::Connection).then_some(engine);
+            Running { vm, reactor, events, controls, owner }.until_the_end()
         }
-        None => log::info!("refused"),
-    }
-    Ok(())
-}
-
-/// Tells the engine; when it is gone there is nobody left to tell, and the log has it.
-fn report(control: &ControlSocket, event: &FromVmm) {
-    if let Err(error) = control.send(event, &[]) {
-        log::info!("the engine is gone ({error}) and was not told {event:?}");
+        Err(refused) => {
+            controls.tell(engine, &refused);
+            log::info!("refused");
+            Ok(())
+        }
     }
 }
 
+fn boot(
+    spec: &VmSpec,
+    taps: Vec<OwnedFd>,
+    reactor: &Arc<Reactor>,
+    events: &Arc<Events>,
+) -> Result<(Vm, FromVmm), FromVmm> {
+    let begun = Instant::now();
+    let vm = Vm::boot(spec, taps, reactor, events).map_err(|error| {
+        let code: RefusalCode = error.code();
+        FromVmm::Refused { code, message: error.to_string() }
+    })?;
+    let setup_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+    Ok((vm, FromVmm::Booted { setup_us }))
+}
+
+/// A VM that runs, and those who may give it orders.
 #[derive(Debug)]
-struct Running {
-    vm: Vm,
-    reactor: Arc<Reactor>,
-    events: Arc<Events>,
+pub(crate) struct Running {
+    pub(crate) vm: Vm,
+    pub(crate) reactor: Arc<Reactor>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) controls: Controls,
+    /// The connection whose end is the VM's.
+    pub(crate) owner: Option<u32>,
 }
 
 impl Running {
-    /// Builds the VM; `None` when it was refused and the engine told so.
-    fn start(spec: &VmSpec, taps: Vec<OwnedFd>, control: &ControlSocket) -> Result<Option<Self>, ServeError> {
-        let begun = Instant::now();
-        let (reactor, events) = (Reactor::new()?, Arc::new(Events::new()?));
-        reactor.watch(control, Source::Control)?;
-        reactor.watch(events.wake(), Source::Events)?;
-        match Vm::start(spec, taps, &reactor, &events) {
-            Ok(vm) => {
-                let setup_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-                report(control, &FromVmm::Booted { setup_us });
-                Ok(Some(Self { vm, reactor, events }))
-            }
-            Err(error) => {
-                let code: RefusalCode = error.code();
-                report(control, &FromVmm::Refused { code, message: error.to_string() });
-                Ok(None)
-            }
+    /// Runs the VM, and tells everybody how it ended.
+    pub(crate) fn until_the_end(mut self) -> Result<(), ServeError> {
+        if let Some(outcome) = self.run()? {
+            log::info!("ended: {outcome:?}");
+            self.controls.tell_all(&FromVmm::Ended { outcome });
         }
+        Ok(())
     }
 
-    fn run(&mut self, control: &ControlSocket, lifetime: Lifetime) -> Result<Outcome, ServeError> {
+    /// How the VM ended; `None` when it was frozen.
+    fn run(&mut self) -> Result<Option<Outcome>, ServeError> {
         let mut ready = Vec::new();
-        let mut engine_listens = true;
         loop {
             self.reactor.wait(&mut ready)?;
             for (source, readiness) in &ready {
@@ -90,37 +100,41 @@ impl Running {
                     Source::Host { device, token } => self.vm.host_ready(device, token, *readiness),
                     Source::Events => {
                         if let Some(event) = self.events.first() {
-                            return Ok(self.outcome(event));
+                            return Ok(Some(self.outcome(event)));
                         }
                     }
-                    Source::Control if engine_listens => match self.obey(control)? {
-                        Obeyed::Stop => return Ok(Outcome::Stopped),
-                        Obeyed::EngineGone if lifetime == Lifetime::Connection => return Ok(Outcome::Stopped),
-                        Obeyed::EngineGone => {
-                            engine_listens = false;
-                            self.reactor.forget(control)?;
-                        }
+                    Source::Listener => self.controls.accept()?,
+                    Source::Control { connection } => match self.obey(connection)? {
+                        Obeyed::Stopped => return Ok(Some(Outcome::Stopped)),
+                        Obeyed::Frozen => return Ok(None),
                         Obeyed::Done => {}
                     },
-                    Source::Control => {}
                 }
             }
         }
     }
 
-    fn obey(&self, control: &ControlSocket) -> Result<Obeyed, ServeError> {
-        match control.recv()? {
-            None => Ok(Obeyed::EngineGone),
-            Some((ToVmm::Stop, _)) => Ok(Obeyed::Stop),
-            Some((ToVmm::PowerButton, _)) => {
-                self.vm.press_power_button()?;
-                Ok(Obeyed::Done)
-            }
-            Some((ToVmm::Boot(_) | ToVmm::Load(_) | ToVmm::Spawn { .. } | ToVmm::Freeze, _)) => {
-                log::warn!("a word that is not for a running VM was ignored");
-                Ok(Obeyed::Done)
+    fn obey(&mut self, connection: u32) -> Result<Obeyed, ServeError> {
+        match self.controls.hear(connection) {
+            Heard::Gone if self.owner == Some(connection) => return Ok(Obeyed::Stopped),
+            Heard::Gone | Heard::Nothing => {}
+            Heard::Said(ToVmm::Stop, _) => return Ok(Obeyed::Stopped),
+            Heard::Said(ToVmm::PowerButton, _) => self.vm.press_power_button()?,
+            Heard::Said(ToVmm::Freeze, files) => match self.vm.freeze(files) {
+                Ok(frozen) => {
+                    self.controls.tell(connection, &frozen);
+                    return Ok(Obeyed::Frozen);
+                }
+                Err(error) => {
+                    log::warn!("not frozen: {error}");
+                    self.controls.tell(connection, &FromVmm::FreezeFailed { message: error.to_string() });
+                }
+            },
+            Heard::Said(ToVmm::Boot(_) | ToVmm::Load(_) | ToVmm::Spawn { .. }, _) => {
+                log::warn!("connection {connection} said what is not for a running VM");
             }
         }
+        Ok(Obeyed::Done)
     }
 
     /// A restart asked for after a panic is the panic's doing.
@@ -137,10 +151,10 @@ impl Running {
     }
 }
 
-/// What came of a word from the engine.
+/// What came of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Obeyed {
     Done,
-    Stop,
-    EngineGone,
+    Stopped,
+    Frozen,
 }

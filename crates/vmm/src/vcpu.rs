@@ -8,27 +8,78 @@ use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use crate::bus::Bus;
 use crate::events::{Event, Events};
+use crate::parking::Parking;
 use crate::ports::Ending;
+use crate::sys::kick::Kickable;
+use crate::x86::vcpu_state::VcpuStateV1;
+
+/// What all vCPUs of a VM share.
+#[derive(Clone, Debug)]
+pub(crate) struct Surroundings {
+    /// What the guest sees of the machine.
+    pub(crate) bus: Arc<Bus>,
+    /// Whom to tell of the end.
+    pub(crate) events: Arc<Events>,
+    /// Where to stop when asked to.
+    pub(crate) parking: Arc<Parking>,
+    /// Which MSRs are part of a vCPU's state.
+    pub(crate) msr_indices: Arc<[u32]>,
+}
 
 /// Starts the thread of vCPU `id`.
-pub(crate) fn start(id: u8, vcpu: VcpuFd, bus: Arc<Bus>, events: Arc<Events>) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(id: u8, mut vcpu: VcpuFd, around: Surroundings) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(format!("vcpu{id}")).spawn(move || {
-        let event = run(vcpu, &bus).unwrap_or_else(|message| Event::Fault { message: format!("vCPU {id}: {message}") });
-        events.raise(event);
+        let kickable = Kickable::new(&mut vcpu);
+        let ended = run(&mut vcpu, usize::from(id), &around);
+        drop(kickable);
+        let event = ended.unwrap_or_else(|message| Event::Fault { message: format!("vCPU {id}: {message}") });
+        around.events.raise(event);
+        around.parking.leave(usize::from(id));
     })
 }
 
 /// Runs until the guest ends itself; an error is a sentence for a person.
-fn run(mut vcpu: VcpuFd, bus: &Bus) -> Result<Event, String> {
+fn run(vcpu: &mut VcpuFd, id: usize, around: &Surroundings) -> Result<Event, String> {
     loop {
-        let ending = match vcpu.run() {
-            Ok(exit) => answer(exit, bus)?,
-            Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => None,
-            Err(error) => return Err(format!("KVM_RUN failed: {error}")),
-        };
-        if let Some(ending) = ending {
-            return Ok(Event::Ended(ending));
+        if around.parking.wanted() {
+            if let Some(ending) = settle(vcpu, &around.bus)? {
+                return Ok(Event::Ended(ending));
+            }
+            around.parking.stop_here(id, VcpuStateV1::capture(vcpu, &around.msr_indices));
         }
+        match once(vcpu, &around.bus)? {
+            Ran::Answered => {}
+            // Cleared before the wish is looked at again, so a kick that comes in between is not lost.
+            Ran::Interrupted => vcpu.set_kvm_immediate_exit(0),
+            Ran::Ended(ending) => return Ok(Event::Ended(ending)),
+        }
+    }
+}
+
+/// Completes what the last exit began: KVM does so when the vCPU is entered again, and with the flag set it then returns
+/// without running the guest. An access that crosses a page takes more than one round.
+fn settle(vcpu: &mut VcpuFd, bus: &Bus) -> Result<Option<Ending>, String> {
+    vcpu.set_kvm_immediate_exit(1);
+    loop {
+        match once(vcpu, bus)? {
+            Ran::Interrupted => return Ok(None),
+            Ran::Answered => {}
+            Ran::Ended(ending) => return Ok(Some(ending)),
+        }
+    }
+}
+
+enum Ran {
+    Answered,
+    Interrupted,
+    Ended(Ending),
+}
+
+fn once(vcpu: &mut VcpuFd, bus: &Bus) -> Result<Ran, String> {
+    match vcpu.run() {
+        Ok(exit) => Ok(answer(exit, bus)?.map_or(Ran::Answered, Ran::Ended)),
+        Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => Ok(Ran::Interrupted),
+        Err(error) => Err(format!("KVM_RUN failed: {error}")),
     }
 }
 

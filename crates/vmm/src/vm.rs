@@ -1,125 +1,62 @@
-//! A VM put together: memory, kernel, devices, vCPUs, wired to KVM. Building is all or nothing.
+//! A running VM: booted from a kernel, or restored from what was frozen.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
-use kvm_ioctls::{IoEventAddress, Kvm, VcpuFd, VmFd};
-use proto::control::{RefusalCode, VmSpec};
-use virtio::{Device, GuestMem, IrqLine, MMIO_SIZE, MmioTransport, QUEUE_NOTIFY_OFFSET};
+use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+use proto::control::{DiskAccess, VmSpec};
+use virtio::GuestMem;
+use virtio::block::CowDisk;
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::bus::{Bus, SharedTransport, lock};
+use crate::assembly::{self, BuildError, Wired, host_error, kvm_error};
+use crate::bus::{Bus, lock};
 use crate::console::ConsoleLog;
-use crate::devices::{self, DevicesError};
+use crate::devices::Parts;
 use crate::events::Events;
-use crate::kernel::{self, KernelError};
-use crate::layout::{IDENTITY_MAP, IRQ_POWER_BUTTON, IRQ_SERIAL, IRQ_VIRTIO, TSS, VIRTIO_MMIO};
-use crate::memory::{self, MemoryError};
+use crate::frozen::{DiskKind, Frozen, ShapeV1};
+use crate::layout::{IRQ_GENERATION, IRQ_POWER_BUTTON, IRQ_SERIAL};
+use crate::memory::{self, Backing};
+use crate::parking::Parking;
 use crate::ports::Ports;
-use crate::reactor::{DevicePoller, Reactor, Source};
-use crate::x86::acpi::{self, AcpiError};
-use crate::x86::cpuid;
-use crate::x86::registers::{self, RegistersError};
-use crate::{generation, sys, vcpu};
+use crate::reactor::Reactor;
+use crate::x86::{acpi, cpuid, registers, vcpu_state};
+use crate::{generation, kernel, vcpu};
 
-/// Why a VM could not be built.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BuildError {
-    /// `/dev/kvm` cannot be opened.
-    #[error("/dev/kvm cannot be opened: {source}; `forkd doctor` says what to do")]
-    Open {
-        /// What the system says.
-        source: kvm_ioctls::Error,
-    },
-    /// KVM refused something.
-    #[error("KVM refused {what}: {source}")]
-    Kvm {
-        /// What.
-        what: &'static str,
-        /// What KVM says.
-        source: kvm_ioctls::Error,
-    },
-    /// The console's log cannot be made.
-    #[error("the console log {} cannot be made: {source}", path.display())]
-    Console {
-        /// Where.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The host has no descriptors or threads left.
-    #[error("the host refused {what}: {source}")]
-    Host {
-        /// What.
-        what: &'static str,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// Guest memory.
-    #[error(transparent)]
-    Memory(#[from] MemoryError),
-    /// Kernel, initramfs or command line.
-    #[error(transparent)]
-    Kernel(#[from] KernelError),
-    /// A device.
-    #[error(transparent)]
-    Devices(#[from] DevicesError),
-    /// The firmware tables.
-    #[error(transparent)]
-    Acpi(#[from] AcpiError),
-    /// A vCPU's registers.
-    #[error(transparent)]
-    Registers(#[from] RegistersError),
-}
-
-impl BuildError {
-    /// Which case the engine is told.
-    pub(crate) const fn code(&self) -> RefusalCode {
-        match self {
-            Self::Open { .. } | Self::Kvm { .. } | Self::Registers(_) => RefusalCode::Kvm,
-            Self::Memory(error) => error.code(),
-            Self::Kernel(_) => RefusalCode::Kernel,
-            Self::Devices(error) => error.code(),
-            Self::Console { .. } | Self::Host { .. } | Self::Acpi(_) => RefusalCode::Host,
-        }
-    }
-}
-
-fn kvm_error(what: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> BuildError {
-    move |source| BuildError::Kvm { what, source }
-}
-
-fn host_error(what: &'static str) -> impl FnOnce(io::Error) -> BuildError {
-    move |source| BuildError::Host { what, source }
-}
-
-/// A line into KVM's interrupt controller.
-#[derive(Debug)]
-struct IrqFd(EventFd);
-
-impl IrqLine for IrqFd {
-    fn raise(&self) -> io::Result<()> {
-        self.0.write(1)
-    }
-}
-
-/// A running VM. Its vCPUs' threads run until the process ends, whatever becomes of this.
+/// A VM whose vCPUs run. Their threads run until the process ends, whatever becomes of this.
 #[derive(Debug)]
 pub(crate) struct Vm {
-    _fd: VmFd,
+    pub(crate) fd: VmFd,
+    pub(crate) shape: ShapeV1,
+    pub(crate) mem: GuestMem,
+    pub(crate) backing: Backing,
+    pub(crate) devices: Wired,
+    pub(crate) tops: Vec<CowDisk>,
+    pub(crate) bus: Arc<Bus>,
+    pub(crate) parking: Arc<Parking>,
+    pub(crate) threads: Vec<JoinHandle<()>>,
     power_button: EventFd,
-    devices: Vec<SharedTransport>,
-    queues: Vec<Vec<EventFd>>,
-    bus: Arc<Bus>,
-    _mem: GuestMem,
+}
+
+/// What a restored VM is given by its template.
+#[derive(Debug)]
+pub(crate) struct Inheritance<'a> {
+    /// `/dev/kvm`.
+    pub(crate) kvm: &'a Kvm,
+    /// What was frozen.
+    pub(crate) frozen: &'a Frozen,
+    /// Its memory, mapped privately.
+    pub(crate) mem: &'a GuestMem,
+    /// Which MSRs are part of a vCPU's state.
+    pub(crate) msr_indices: Arc<[u32]>,
 }
 
 impl Vm {
-    /// Builds the VM and lets its vCPUs run. What happens to them is raised in `events`.
-    pub(crate) fn start(
+    /// Boots a kernel. What happens to the vCPUs is raised in `events`.
+    pub(crate) fn boot(
         spec: &VmSpec,
         taps: Vec<OwnedFd>,
         reactor: &Arc<Reactor>,
@@ -130,25 +67,43 @@ impl Vm {
         let entry = kernel::load(&mem, &spec.kernel, spec.initramfs.as_deref(), &spec.cmdline)?;
         registers::write_tables(&mem)?;
         generation::write_new(&mem).map_err(host_error("a VM generation id"))?;
-        let virtio = devices::build(spec, taps)?;
-        let count = u32::try_from(virtio.len()).unwrap_or(u32::MAX);
+        let devices = Parts::new(spec, taps)?.build()?;
+        let count = u32::try_from(devices.virtio.len()).unwrap_or(u32::MAX);
         acpi::write(&mem, spec.vcpus.get(), count)?;
 
-        let fd = create_vm(&kvm, &mem)?;
-        let serial_irq = irq_line(&fd, IRQ_SERIAL)?;
-        let power_button = irq_line(&fd, IRQ_POWER_BUTTON)?;
-        let mut devices = Vec::new();
-        let mut queues = Vec::new();
-        for (device, index) in virtio.into_iter().zip(0..) {
-            let (transport, notifiers) = wire(&fd, device, index, &mem, reactor)?;
-            devices.push(transport);
-            queues.push(notifiers);
-        }
-        let bus = Arc::new(Bus::new(Ports::new(serial_irq, console(spec)?), devices.clone()));
-        for (vcpu, id) in create_vcpus(&kvm, &fd, spec.vcpus.get(), entry)?.into_iter().zip(0..) {
-            vcpu::start(id, vcpu, Arc::clone(&bus), Arc::clone(events)).map_err(host_error("a vCPU thread"))?;
-        }
-        Ok(Self { _fd: fd, power_button, devices, queues, bus, _mem: mem })
+        let fd = assembly::create_vm(&kvm, &mem)?;
+        let vcpus = boot_vcpus(&kvm, &fd, spec.vcpus.get(), entry)?;
+        let wired = assembly::wire_all(&fd, devices.virtio, None, &mem, reactor)?;
+        let console =
+            File::create(&spec.console).map_err(|source| BuildError::Console { path: spec.console.clone(), source })?;
+        let ports = Ports::new(assembly::irq_line(&fd, IRQ_SERIAL)?, ConsoleLog::new(console));
+        let msr_indices = vcpu_state::msr_indices(&kvm).map_err(kvm_error("its list of MSRs"))?.into();
+        let assembled = Assembled { fd, shape: shape(spec), mem, backing: Backing::Anonymous, wired, ports };
+        assembled.run(vcpus, devices.tops, msr_indices, events)
+    }
+
+    /// Goes on from where a VM was frozen, as a VM of a new generation.
+    pub(crate) fn restore(
+        from: &Inheritance<'_>,
+        parts: Parts,
+        console: File,
+        reactor: &Arc<Reactor>,
+        events: &Arc<Events>,
+    ) -> Result<Self, BuildError> {
+        let (frozen, mem) = (from.frozen, from.mem.clone());
+        let devices = parts.build()?;
+        let fd = assembly::create_vm(from.kvm, &mem)?;
+        let vcpus = restore_vcpus(&fd, frozen)?;
+        frozen.vm.restore(&fd).map_err(kvm_error("the saved interrupt controllers and clock"))?;
+        let wired = assembly::wire_all(&fd, devices.virtio, Some(&frozen.devices), &mem, reactor)?;
+        let serial = assembly::irq_line(&fd, IRQ_SERIAL)?;
+        let ports = Ports::restore(&frozen.serial, serial, ConsoleLog::new(console))
+            .map_err(host_error("the serial port's state"))?;
+        generation::write_new(&mem).map_err(host_error("a VM generation id"))?;
+        let renewed = assembly::irq_line(&fd, IRQ_GENERATION)?;
+        renewed.write(1).map_err(host_error("an interrupt"))?;
+        let assembled = Assembled { fd, shape: frozen.shape.clone(), mem, backing: Backing::Image, wired, ports };
+        assembled.run(vcpus, devices.tops, Arc::clone(&from.msr_indices), events)
     }
 
     /// Presses the power button.
@@ -163,9 +118,10 @@ impl Vm {
 
     /// The guest notified a queue.
     pub(crate) fn queue_notified(&self, device: u16, queue: u16) {
+        let Wired { transports, notifiers } = &self.devices;
         let (Some(transport), Some(notifier)) = (
-            self.devices.get(usize::from(device)),
-            self.queues.get(usize::from(device)).and_then(|queues| queues.get(usize::from(queue))),
+            transports.get(usize::from(device)),
+            notifiers.get(usize::from(device)).and_then(|queues| queues.get(usize::from(queue))),
         ) else {
             return;
         };
@@ -177,31 +133,61 @@ impl Vm {
 
     /// Something of a device's on the host is ready.
     pub(crate) fn host_ready(&self, device: u16, token: u32, ready: virtio::Readiness) {
-        if let Some(transport) = self.devices.get(usize::from(device)) {
+        if let Some(transport) = self.devices.transports.get(usize::from(device)) {
             lock(transport).host_ready(token, ready);
         }
     }
 }
 
-fn console(spec: &VmSpec) -> Result<ConsoleLog, BuildError> {
-    let file =
-        File::create(&spec.console).map_err(|source| BuildError::Console { path: spec.console.clone(), source })?;
-    Ok(ConsoleLog::new(file))
+/// A VM without threads.
+struct Assembled {
+    fd: VmFd,
+    shape: ShapeV1,
+    mem: GuestMem,
+    backing: Backing,
+    wired: Wired,
+    ports: Ports,
 }
 
-/// A VM with its interrupt controllers and memory. The slots come last: set before the interrupt controllers they cost
-/// a wait for all readers in the kernel.
-fn create_vm(kvm: &Kvm, mem: &GuestMem) -> Result<VmFd, BuildError> {
-    let fd = kvm.create_vm().map_err(kvm_error("a virtual machine"))?;
-    cpuid::disable_counters(&fd).map_err(kvm_error("a VM without performance counters"))?;
-    fd.set_tss_address(TSS).map_err(kvm_error("the task state segment's address"))?;
-    fd.set_identity_map_address(IDENTITY_MAP).map_err(kvm_error("the identity map's address"))?;
-    fd.create_irq_chip().map_err(kvm_error("the interrupt controllers"))?;
-    sys::slot::set_all(&fd, mem).map_err(kvm_error("the guest's memory"))?;
-    Ok(fd)
+impl Assembled {
+    fn run(
+        self,
+        vcpus: Vec<VcpuFd>,
+        tops: Vec<CowDisk>,
+        msr_indices: Arc<[u32]>,
+        events: &Arc<Events>,
+    ) -> Result<Vm, BuildError> {
+        let power_button = assembly::irq_line(&self.fd, IRQ_POWER_BUTTON)?;
+        let bus = Arc::new(Bus::new(self.ports, self.wired.transports.clone()));
+        let parking = Arc::new(Parking::new(vcpus.len()));
+        let around = vcpu::Surroundings {
+            bus: Arc::clone(&bus),
+            events: Arc::clone(events),
+            parking: Arc::clone(&parking),
+            msr_indices,
+        };
+        let start = |(vcpu, id)| vcpu::start(id, vcpu, around.clone()).map_err(host_error("a vCPU thread"));
+        let threads = vcpus.into_iter().zip(0..).map(start).collect::<Result<_, _>>()?;
+        let Self { fd, shape, mem, backing, wired: devices, .. } = self;
+        Ok(Vm { fd, shape, mem, backing, devices, tops, bus, parking, threads, power_button })
+    }
 }
 
-fn create_vcpus(kvm: &Kvm, fd: &VmFd, count: u8, entry: u64) -> Result<Vec<VcpuFd>, BuildError> {
+fn shape(spec: &VmSpec) -> ShapeV1 {
+    let kind = |access: &DiskAccess| match access {
+        DiskAccess::ReadOnly => DiskKind::ReadOnly,
+        DiskAccess::PrivateTop { .. } => DiskKind::Private,
+    };
+    ShapeV1 {
+        vcpus: spec.vcpus,
+        memory: spec.memory,
+        disks: spec.disks.iter().map(|disk| kind(&disk.access)).collect(),
+        net: spec.net,
+        cid: spec.vsock.cid,
+    }
+}
+
+fn boot_vcpus(kvm: &Kvm, fd: &VmFd, count: u8, entry: u64) -> Result<Vec<VcpuFd>, BuildError> {
     let offered = cpuid::offered(kvm).map_err(kvm_error("its CPU features"))?;
     let mut vcpus = Vec::new();
     for id in 0..count {
@@ -213,34 +199,12 @@ fn create_vcpus(kvm: &Kvm, fd: &VmFd, count: u8, entry: u64) -> Result<Vec<VcpuF
     Ok(vcpus)
 }
 
-fn event_fd() -> Result<EventFd, BuildError> {
-    EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).map_err(host_error("an event descriptor"))
-}
-
-fn irq_line(fd: &VmFd, irq: u32) -> Result<EventFd, BuildError> {
-    let line = event_fd()?;
-    fd.register_irqfd(&line, irq).map_err(kvm_error("an interrupt line"))?;
-    Ok(line)
-}
-
-/// Gives device number `index` its registers, its interrupt and a notifier per queue.
-fn wire(
-    fd: &VmFd,
-    device: Box<dyn Device>,
-    index: u16,
-    mem: &GuestMem,
-    reactor: &Arc<Reactor>,
-) -> Result<(SharedTransport, Vec<EventFd>), BuildError> {
-    let irq = IrqFd(irq_line(fd, IRQ_VIRTIO + u32::from(index))?);
-    let poller = Arc::new(DevicePoller::new(Arc::clone(reactor), index));
-    let transport = MmioTransport::new(device, mem.clone(), Box::new(irq), poller);
-    let notify = IoEventAddress::Mmio(VIRTIO_MMIO + u64::from(index) * MMIO_SIZE + QUEUE_NOTIFY_OFFSET);
-    let mut notifiers = Vec::new();
-    for queue in 0..transport.queue_count() {
-        let notifier = event_fd()?;
-        fd.register_ioevent(&notifier, &notify, u32::from(queue)).map_err(kvm_error("a queue notifier"))?;
-        reactor.watch(&notifier, Source::Queue { device: index, queue }).map_err(host_error("an epoll entry"))?;
-        notifiers.push(notifier);
+/// All of them exist before the first has its state: a local APIC is told of the others.
+fn restore_vcpus(fd: &VmFd, frozen: &Frozen) -> Result<Vec<VcpuFd>, BuildError> {
+    let ids = 0..u64::from(frozen.shape.vcpus.get());
+    let vcpus: Vec<VcpuFd> = ids.map(|id| fd.create_vcpu(id)).collect::<Result<_, _>>().map_err(kvm_error("a vCPU"))?;
+    for (vcpu, (state, index)) in vcpus.iter().zip(frozen.vcpus.iter().zip(0..)) {
+        state.restore(vcpu).map_err(|source| BuildError::Vcpu { vcpu: index, source })?;
     }
-    Ok((Arc::new(Mutex::new(transport)), notifiers))
+    Ok(vcpus)
 }

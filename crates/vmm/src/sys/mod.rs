@@ -1,6 +1,9 @@
 //! Every unsafe operation of this crate.
 
+pub(crate) mod fork;
+pub(crate) mod kick;
 pub(crate) mod probe_code;
 pub(crate) mod ram;
 pub(crate) mod slot;
 pub(crate) mod stdin;
+pub(crate) mod xsave;

@@ -1,0 +1,80 @@
+//! A VM at one instant, as plain data: what it is, its vCPUs, its devices, and where its memory is not zero.
+//!
+//! The memory itself is a file beside it (see [`memory`]), the disks' contents are layers. [`file`] writes all of this
+//! down with a header that a person can read, and takes nothing back that is not exactly what was written.
+
+pub(crate) mod file;
+pub(crate) mod memory;
+
+use kvm_bindings::CpuId;
+use proto::control::NetSpec;
+use serde::{Deserialize, Serialize};
+use types::{GuestMemorySize, VcpuCount};
+use virtio::{DeviceState, TransportStateV1};
+
+use crate::frozen::memory::MemoryMapV1;
+use crate::ports::SerialStateV1;
+use crate::x86::vcpu_state::VcpuStateV1;
+use crate::x86::vm_state::VmStateV1;
+
+/// What a VM consists of; enough to build one whose guest finds everything where it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ShapeV1 {
+    pub(crate) vcpus: VcpuCount,
+    pub(crate) memory: GuestMemorySize,
+    pub(crate) disks: Vec<DiskKind>,
+    pub(crate) net: Option<NetSpec>,
+    pub(crate) cid: u64,
+}
+
+/// What a guest may do with a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DiskKind {
+    /// Read.
+    ReadOnly,
+    /// Write, to a top of its own.
+    Private,
+}
+
+/// All of a VM but the contents of its memory and disks.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    pub(crate) shape: ShapeV1,
+    pub(crate) vm: VmStateV1,
+    pub(crate) vcpus: Vec<VcpuStateV1>,
+    pub(crate) devices: Vec<TransportStateV1>,
+    pub(crate) serial: SerialStateV1,
+    pub(crate) memory: MemoryMapV1,
+}
+
+impl Frozen {
+    /// Says why this cannot be a VM of ours on this host.
+    pub(crate) fn check(&self, offered: &CpuId) -> Result<(), String> {
+        if self.vcpus.len() != usize::from(self.shape.vcpus.get()) {
+            return Err(format!("it has the state of {} vCPUs of {}", self.vcpus.len(), self.shape.vcpus.get()));
+        }
+        if !self.devices_fit() {
+            return Err("its devices are not those it says it has".to_owned());
+        }
+        self.memory.check(self.shape.memory)?;
+        match self.vcpus.iter().find_map(|vcpu| vcpu.misses(offered)) {
+            Some(why) => Err(why),
+            None => Ok(()),
+        }
+    }
+
+    /// In the order of [`crate::devices`]: disks, network, vsock, rng.
+    fn devices_fit(&self) -> bool {
+        let disks = self.shape.disks.len();
+        let net = usize::from(self.shape.net.is_some());
+        self.devices.len() == disks + net + 2
+            && self.devices.iter().enumerate().all(|(index, state)| match &state.device {
+                DeviceState::Block(_) => index < disks,
+                DeviceState::Net(_) => net == 1 && index == disks,
+                DeviceState::Vsock(_) => index == disks + net,
+                DeviceState::Rng(_) => index == disks + net + 1,
+            })
+    }
+}

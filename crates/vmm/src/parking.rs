@@ -1,0 +1,136 @@
+//! How the loop stops all vCPUs at a known point, and lets them go on.
+//!
+//! ```text
+//! loop: park()  ──kick──▶  vCPU thread: out of KVM_RUN, last exit answered, I/O completed, state taken
+//!       │                       │ arrive(id, state)
+//!       ◀───────────────────────┘ waits
+//!       resume() ─────────▶  back into KVM_RUN          (or the process ends with them waiting)
+//! ```
+//!
+//! A parked thread holds no lock and no device; it sits in [`Parking::stop_here`].
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::sys;
+use crate::x86::vcpu_state::{VcpuStateError, VcpuStateV1};
+
+/// Why the vCPUs could not be stopped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ParkError {
+    /// The VM ended meanwhile.
+    #[error("the VM ended before it could be stopped")]
+    Ended,
+    /// A vCPU's state could not be taken; its sentence.
+    #[error("vCPU {vcpu}: {source}")]
+    State {
+        /// Which.
+        vcpu: usize,
+        /// What went wrong.
+        source: VcpuStateError,
+    },
+    /// A thread cannot be reached.
+    #[error("a vCPU's thread cannot be signalled: {source}")]
+    Kick {
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+#[derive(Debug)]
+enum Place {
+    Running,
+    Parked(Box<Result<VcpuStateV1, VcpuStateError>>),
+    /// Its thread is over.
+    Gone,
+}
+
+/// Where vCPU threads stop when asked to.
+#[derive(Debug)]
+pub(crate) struct Parking {
+    wanted: AtomicBool,
+    places: Mutex<Vec<Place>>,
+    changed: Condvar,
+}
+
+impl Parking {
+    /// For so many vCPUs, all running.
+    pub(crate) fn new(vcpus: usize) -> Self {
+        Self {
+            wanted: AtomicBool::new(false),
+            places: Mutex::new((0..vcpus).map(|_| Place::Running).collect()),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stops all vCPUs and takes their states, in order. After an error they run again.
+    pub(crate) fn park(&self, threads: &[JoinHandle<()>]) -> Result<Vec<VcpuStateV1>, ParkError> {
+        self.wanted.store(true, Ordering::SeqCst);
+        let parked = self.gather(threads);
+        if parked.is_err() {
+            self.resume();
+        }
+        parked
+    }
+
+    fn gather(&self, threads: &[JoinHandle<()>]) -> Result<Vec<VcpuStateV1>, ParkError> {
+        for thread in threads {
+            sys::kick::kick(thread).map_err(|source| ParkError::Kick { source })?;
+        }
+        let mut places = self.places();
+        while places.iter().any(|place| matches!(place, Place::Running)) {
+            places = self.changed.wait(places).unwrap_or_else(PoisonError::into_inner);
+        }
+        if places.iter().any(|place| matches!(place, Place::Gone)) {
+            return Err(ParkError::Ended);
+        }
+        let states = places.iter_mut().map(|place| std::mem::replace(place, Place::Running));
+        states
+            .enumerate()
+            .map(|(vcpu, place)| match place {
+                Place::Parked(state) => (*state).map_err(|source| ParkError::State { vcpu, source }),
+                Place::Running | Place::Gone => Err(ParkError::Ended),
+            })
+            .collect()
+    }
+
+    /// Lets the vCPUs go on.
+    pub(crate) fn resume(&self) {
+        let mut places = self.places();
+        for place in places.iter_mut().filter(|place| !matches!(place, Place::Gone)) {
+            *place = Place::Running;
+        }
+        self.wanted.store(false, Ordering::SeqCst);
+        self.changed.notify_all();
+    }
+
+    /// For a vCPU's thread: whether to stop now.
+    pub(crate) fn wanted(&self) -> bool {
+        self.wanted.load(Ordering::SeqCst)
+    }
+
+    /// For a vCPU's thread: hands in its state and waits until it may go on.
+    pub(crate) fn stop_here(&self, vcpu: usize, state: Result<VcpuStateV1, VcpuStateError>) {
+        let mut places = self.places();
+        if let Some(place) = places.get_mut(vcpu) {
+            *place = Place::Parked(Box::new(state));
+        }
+        self.changed.notify_all();
+        while self.wanted() {
+            places = self.changed.wait(places).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// For a vCPU's thread: it will never stop here again.
+    pub(crate) fn leave(&self, vcpu: usize) {
+        if let Some(place) = self.places().get_mut(vcpu) {
+            *place = Place::Gone;
+        }
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,119 @@
+//! A child's first moments: from a copy of the template to a VM of its own.
+//!
+//! What it has from the template and keeps: memory, the frozen state, `/dev/kvm`, the disks' lower layers. Everything
+//! else it makes itself, in its own directory. It starts no thread before the vCPUs' and executes no program.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use proto::control::{ChildSpec, ControlSocket, FromVmm, Lifetime, RefusalCode};
+use rustix::fs::FlockOperation;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use virtio::block::{CowDisk, RawDisk};
+
+use crate::assembly::{BuildError, host_error};
+use crate::controls::Controls;
+use crate::devices::{Disk, Parts};
+use crate::events::Events;
+use crate::reactor::{Reactor, Source};
+use crate::serve::{Running, ServeError};
+use crate::template::{Base, Template};
+use crate::vm::{Inheritance, Vm};
+
+/// Callers that wait to be let in.
+const BACKLOG: i32 = 64;
+
+/// A child that has just been forked.
+#[derive(Debug)]
+pub(crate) struct Newborn {
+    pub(crate) spec: ChildSpec,
+    pub(crate) tap: Option<OwnedFd>,
+}
+
+/// Becomes a VM, tells whoever asked for it, and lives until the VM ends.
+pub(crate) fn live(template: &Template, newborn: Newborn, asker: ControlSocket) -> Result<(), ServeError> {
+    let begun = Instant::now();
+    let Newborn { spec, tap } = newborn;
+    let (mut running, _home) = match settle(template, &spec, tap) {
+        Ok(settled) => settled,
+        Err(error) => {
+            let (code, message): (RefusalCode, _) = (error.code(), error.to_string());
+            log::warn!("not started: {message}");
+            asker.send(&FromVmm::NotStarted { id: spec.id, code, message }, &[])?;
+            return Ok(());
+        }
+    };
+    let setup_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let started = asker.send(&FromVmm::Started { id: spec.id, setup_us }, &[]);
+    match (spec.lifetime, started) {
+        (Lifetime::Connection, started) => {
+            started?;
+            running.owner = Some(running.controls.adopt(asker)?);
+        }
+        // It lives on whether or not anybody is there to hear of it.
+        (Lifetime::Detached, Err(error)) => log::info!("who asked for this VM is gone: {error}"),
+        (Lifetime::Detached, Ok(())) => drop(asker),
+    }
+    running.until_the_end()
+}
+
+/// Makes everything of the child's own. The directory stays locked while the second part of the answer lives.
+fn settle(template: &Template, spec: &ChildSpec, tap: Option<OwnedFd>) -> Result<(Running, File), BuildError> {
+    let home = occupy(&spec.dir).map_err(host_error("the child's directory"))?;
+    let listener = listen(&spec.dir.join("control.sock")).map_err(host_error("a control socket"))?;
+    let console = spec.dir.join("console.log");
+    let console = File::create(&console).map_err(|source| BuildError::Console { path: console, source })?;
+    let reactor = Reactor::new().map_err(host_error("an epoll"))?;
+    let events = Arc::new(Events::new().map_err(host_error("an event descriptor"))?);
+    reactor.watch(events.wake(), Source::Events).map_err(host_error("an epoll entry"))?;
+    let mut controls = Controls::new(Arc::clone(&reactor));
+    controls.listen(listener).map_err(host_error("an epoll entry"))?;
+    let inheritance = Inheritance {
+        kvm: &template.kvm,
+        frozen: &template.frozen,
+        mem: &template.mem,
+        msr_indices: Arc::clone(&template.msr_indices),
+    };
+    let vm = Vm::restore(&inheritance, parts(template, spec, tap)?, console, &reactor, &events)?;
+    Ok((Running { vm, reactor, events, controls, owner: None }, home))
+}
+
+/// Says to whoever looks at the directory that somebody lives there, and logs into it.
+fn occupy(dir: &Path) -> io::Result<File> {
+    let home = File::open(dir)?;
+    rustix::fs::flock(&home, FlockOperation::NonBlockingLockShared)?;
+    let log = File::create(dir.join("vmm.log"))?;
+    rustix::stdio::dup2_stderr(&log)?;
+    Ok(home)
+}
+
+fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+fn parts(template: &Template, spec: &ChildSpec, tap: Option<OwnedFd>) -> Result<Parts, BuildError> {
+    let shape = &template.frozen.shape;
+    let mut disks = Vec::with_capacity(template.disks.len());
+    for base in &template.disks {
+        disks.push(match base {
+            Base::ReadOnly(image) => {
+                let image = image.try_clone().and_then(RawDisk::new);
+                Disk::ReadOnly(image.map_err(host_error("a disk image"))?)
+            }
+            Base::Private(layers) => {
+                let disk = CowDisk::over(Arc::clone(layers), &template.tops);
+                Disk::Private(disk.map_err(host_error("a place for the guest's writes"))?)
+            }
+        });
+    }
+    let vsock = spec.dir.join("vsock.sock");
+    Ok(Parts { disks, net: shape.net, taps: tap.into_iter().collect(), cid: shape.cid, vsock })
+}

@@ -1,0 +1,252 @@
+//! A template: a frozen VM held ready. It has the state as plain data and the memory mapped, no VM of KVM's, one thread,
+//! and a socket on which it is asked for children. A child is a `fork(2)` of this process.
+//!
+//! Why forking is safe here: there is no other thread that could hold a lock, and the child keeps nothing of the
+//! template's but memory, files that are only read, and the connection on which it reports (see [`crate::spawn`]).
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use kvm_ioctls::Kvm;
+use proto::control::{ChildSpec, ForkedChild, FromVmm, LoadSpec, RefusalCode, ToVmm};
+use virtio::GuestMem;
+use virtio::block::{LayerError, Layers};
+
+use crate::controls::{Controls, Heard};
+use crate::frozen::file::{self, StateFileError};
+use crate::frozen::{DiskKind, Frozen, memory as image};
+use crate::memory::{self, MemoryError};
+use crate::reactor::{Reactor, Source};
+use crate::serve::ServeError;
+use crate::spawn::{self, Newborn};
+use crate::sys::fork::{self, Forked};
+use crate::x86::{cpuid, vcpu_state};
+
+/// Why a frozen VM cannot be taken up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    /// The files that came with the request.
+    #[error("{found} files came with the request to load, {expected} are needed")]
+    Files {
+        /// How many came.
+        found: usize,
+        /// How many are needed.
+        expected: usize,
+    },
+    /// `/dev/kvm`.
+    #[error("/dev/kvm cannot be used: {source}; `forkd doctor` says what to do")]
+    Kvm {
+        /// What KVM says.
+        #[from]
+        source: kvm_ioctls::Error,
+    },
+    /// The state file.
+    #[error(transparent)]
+    State(#[from] StateFileError),
+    /// It contradicts itself, or cannot live on this host.
+    #[error("the snapshot cannot be used here: {why}")]
+    Unfit {
+        /// Why.
+        why: String,
+    },
+    /// A disk's layers.
+    #[error("disk {disk} of the snapshot cannot be used: {source}")]
+    Disk {
+        /// Which.
+        disk: usize,
+        /// What is wrong.
+        source: LayerError,
+    },
+    /// The memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}
+
+impl LoadError {
+    const fn code(&self) -> RefusalCode {
+        match self {
+            Self::Kvm { .. } => RefusalCode::Kvm,
+            Self::Memory(error) => error.code(),
+            Self::Files { .. } => RefusalCode::Host,
+            Self::State(_) | Self::Unfit { .. } | Self::Disk { .. } => RefusalCode::Snapshot,
+        }
+    }
+}
+
+/// The immutable part of a disk.
+#[derive(Debug)]
+pub(crate) enum Base {
+    /// An image the guest only reads.
+    ReadOnly(File),
+    /// What is below the tops.
+    Private(Arc<Layers>),
+}
+
+/// Everything children need.
+#[derive(Debug)]
+pub(crate) struct Template {
+    pub(crate) kvm: Kvm,
+    pub(crate) frozen: Frozen,
+    pub(crate) mem: GuestMem,
+    pub(crate) disks: Vec<Base>,
+    pub(crate) tops: PathBuf,
+    pub(crate) msr_indices: Arc<[u32]>,
+}
+
+impl Template {
+    fn load(spec: LoadSpec, files: Vec<OwnedFd>) -> Result<Self, LoadError> {
+        let layers: usize = spec.disks.iter().map(|layers| usize::from(layers.get())).sum();
+        let (found, expected) = (files.len(), 2 + layers);
+        let mut files = files.into_iter().map(File::from);
+        let (true, Some(state), Some(memory)) = (found == expected, files.next(), files.next()) else {
+            return Err(LoadError::Files { found, expected });
+        };
+        let kvm = Kvm::new()?;
+        let frozen = file::read(&state)?;
+        let unfit = |why| LoadError::Unfit { why };
+        frozen.check(&cpuid::offered(&kvm)?).map_err(unfit)?;
+        let kinds = &frozen.shape.disks;
+        if kinds.len() != spec.disks.len() {
+            return Err(unfit(format!("it has {} disks, {} came", kinds.len(), spec.disks.len())));
+        }
+        let mut disks = Vec::new();
+        for (disk, (kind, count)) in kinds.iter().zip(&spec.disks).enumerate() {
+            let mut layers: Vec<File> = files.by_ref().take(count.get().into()).collect();
+            disks.push(match (kind, layers.len()) {
+                (DiskKind::ReadOnly, 1) => Base::ReadOnly(layers.remove(0)),
+                (DiskKind::ReadOnly, _) => {
+                    return Err(unfit(format!("disk {disk} is read-only and cannot have layers")));
+                }
+                (DiskKind::Private, _) => {
+                    Base::Private(Arc::new(Layers::open(layers).map_err(|source| LoadError::Disk { disk, source })?))
+                }
+            });
+        }
+        image::verify(&frozen.memory, frozen.shape.memory, &memory).map_err(unfit)?;
+        let mem = memory::map_image(frozen.shape.memory, &memory)?;
+        let msr_indices = vcpu_state::msr_indices(&kvm)?.into();
+        Ok(Self { kvm, frozen, mem, disks, tops: spec.tops, msr_indices })
+    }
+}
+
+/// Waits for a snapshot, then forks children until it is told to stop. Children return from here too, when they end.
+pub(crate) fn serve(listener: OwnedFd) -> Result<(), ServeError> {
+    let reactor = Reactor::new()?;
+    let mut controls = Controls::new(Arc::clone(&reactor));
+    controls.listen(listener)?;
+    fork::forget_children()?;
+    let mut keeper = Keeper { template: None, controls };
+    let mut ready = Vec::new();
+    loop {
+        reactor.wait(&mut ready)?;
+        for (source, _) in &ready {
+            match *source {
+                Source::Listener => keeper.controls.accept()?,
+                Source::Control { connection } => match keeper.obey(connection)? {
+                    Obeyed::Done => {}
+                    Obeyed::Stopped => return Ok(()),
+                    Obeyed::Born(newborn) => {
+                        drop(reactor);
+                        let Keeper { template, controls } = keeper;
+                        let (Some(template), Some(asker)) = (template, controls.keep_only(connection)) else {
+                            return Ok(());
+                        };
+                        return spawn::live(&template, *newborn, asker);
+                    }
+                },
+                Source::Events | Source::Queue { .. } | Source::Host { .. } => {}
+            }
+        }
+    }
+}
+
+struct Keeper {
+    template: Option<Template>,
+    controls: Controls,
+}
+
+enum Obeyed {
+    Done,
+    Stopped,
+    /// This process is the child.
+    Born(Box<Newborn>),
+}
+
+impl Keeper {
+    fn obey(&mut self, connection: u32) -> Result<Obeyed, ServeError> {
+        match self.controls.hear(connection) {
+            Heard::Gone | Heard::Nothing => Ok(Obeyed::Done),
+            Heard::Said(ToVmm::Stop, _) => Ok(Obeyed::Stopped),
+            Heard::Said(ToVmm::Load(spec), files) if self.template.is_none() => Ok(self.load(connection, spec, files)),
+            Heard::Said(ToVmm::Spawn { children }, taps) => self.spawn(connection, children, taps),
+            Heard::Said(message, _) => {
+                log::warn!("connection {connection} said what is not for this template now: {message:?}");
+                Ok(Obeyed::Done)
+            }
+        }
+    }
+
+    /// A template that could not load is of no use and ends.
+    fn load(&mut self, connection: u32, spec: LoadSpec, files: Vec<OwnedFd>) -> Obeyed {
+        let begun = Instant::now();
+        match Template::load(spec, files) {
+            Ok(template) => {
+                self.template = Some(template);
+                let setup_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+                self.controls.tell(connection, &FromVmm::Loaded { setup_us });
+                Obeyed::Done
+            }
+            Err(error) => {
+                log::warn!("not loaded: {error}");
+                self.controls.tell(connection, &FromVmm::Refused { code: error.code(), message: error.to_string() });
+                Obeyed::Stopped
+            }
+        }
+    }
+
+    fn spawn(
+        &mut self,
+        connection: u32,
+        children: Vec<ChildSpec>,
+        mut taps: Vec<OwnedFd>,
+    ) -> Result<Obeyed, ServeError> {
+        if let Some(why) = self.cannot_spawn(children.len(), taps.len())? {
+            for child in children {
+                self.not_started(connection, child.id, why.clone());
+            }
+            self.controls.tell(connection, &FromVmm::Forked { children: Vec::new() });
+            return Ok(Obeyed::Done);
+        }
+        taps.reverse();
+        let mut forked = Vec::with_capacity(children.len());
+        for child in children {
+            let tap = taps.pop();
+            match fork::fork() {
+                Ok(Forked::Child) => return Ok(Obeyed::Born(Box::new(Newborn { spec: child, tap }))),
+                Ok(Forked::Parent(pid)) => {
+                    forked.push(ForkedChild { id: child.id, pid: pid.as_raw_nonzero().get() });
+                }
+                Err(error) => self.not_started(connection, child.id, format!("the host refused a process: {error}")),
+            }
+        }
+        self.controls.tell(connection, &FromVmm::Forked { children: forked });
+        Ok(Obeyed::Done)
+    }
+
+    fn cannot_spawn(&self, children: usize, taps: usize) -> Result<Option<String>, ServeError> {
+        let Some(template) = &self.template else { return Ok(Some("the template has not loaded yet".to_owned())) };
+        let needed = if template.frozen.shape.net.is_some() { children } else { 0 };
+        if taps != needed {
+            return Ok(Some(format!("{needed} taps are needed and {taps} came")));
+        }
+        let alone = fork::alone()?;
+        Ok((!alone).then(|| "the template has other threads".to_owned()))
+    }
+
+    fn not_started(&mut self, connection: u32, id: String, message: String) {
+        self.controls.tell(connection, &FromVmm::NotStarted { id, code: RefusalCode::Host, message });
+    }
+}
