@@ -82,6 +82,31 @@ fn what_is_written_is_read_and_the_image_stays() {
 }
 
 #[test]
+fn a_disk_in_use_is_sealed_from_outside_and_goes_on_above() {
+    let file = image(&pattern(16 << 10));
+    let disk = CowDisk::create(file.try_clone().unwrap(), &std::env::temp_dir()).unwrap();
+    let outside = disk.clone();
+    let mut rig = Rig::running(Box::new(Block::new(Box::new(disk), "")));
+    assert_eq!(write(&mut rig, 9, &[0; 512]), OK);
+    let layer = tempfile::tempfile().unwrap();
+    let stats = outside.write_layer(&layer).unwrap();
+    assert_eq!((stats.blocks, stats.data_bytes), (1, 4096));
+    // Not part of the layer any more.
+    assert_eq!(write(&mut rig, 0, &[1; 512]), OK);
+
+    let layers = Arc::new(Layers::open(vec![file, layer]).unwrap());
+    let mut model = pattern(16 << 10);
+    model[9 * 512..10 * 512].fill(0);
+    for child in 2..4 {
+        let disk = CowDisk::over(Arc::clone(&layers), &std::env::temp_dir()).unwrap();
+        let mut rig = Rig::running(Box::new(Block::new(Box::new(disk), "")));
+        assert_eq!(read(&mut rig, 0, 16 << 10), (OK, model.clone()));
+        assert_eq!(write(&mut rig, 9, &[child; 512]), OK);
+        assert_eq!(read(&mut rig, 9, 512), (OK, vec![child; 512]));
+    }
+}
+
+#[test]
 fn a_request_may_be_cut_anywhere() {
     let (mut rig, _) = writable_disk(&pattern(8192));
     // The header in three parts, the data in odd ones (one across two memory regions), the status behind data.
