@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod dirs;
+mod interpreter;
 mod name;
 pub mod progress;
 mod size;
@@ -12,6 +13,7 @@ mod tag;
 mod vcpu;
 
 pub use dirs::{Dirs, DirsError};
+pub use interpreter::{Interpreter, ModuleError, ModuleName, Modules};
 pub use name::{NameError, RecipeName};
 pub use size::{GuestMemorySize, SizeError, parse_bytes};
 pub use tag::{Tag, TagError};
