@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::net::{SendFlags, Shutdown};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use virtio_queue::{Queue, QueueT};
 
 use super::packet::{Header, Ports, SHUTDOWN_RECEIVE, SHUTDOWN_SEND, op};
@@ -90,6 +91,8 @@ pub(super) struct Connection {
     pub(super) to_host: Flow,
     /// In the line of those that have data for the guest and wait for room.
     pub(super) in_line: bool,
+    /// The host's end is closed.
+    hung_up: bool,
     socket: OwnedFd,
     watch: Watch,
     credit: Credit,
@@ -106,6 +109,7 @@ impl Connection {
             from_host: Flow::Open,
             to_host: Flow::Open,
             in_line: false,
+            hung_up: false,
             socket,
             watch,
             credit: Credit::default(),
@@ -230,6 +234,11 @@ impl Connection {
         if !self.reads() {
             return Ok(Burst::Drained);
         }
+        if self.hung_up
+            && let Some(end) = self.peek_end()
+        {
+            return Ok(end);
+        }
         let credit = usize::try_from(self.credit.available()).unwrap_or(usize::MAX);
         if credit == 0 {
             return Ok(Burst::NoCredit);
@@ -265,21 +274,40 @@ impl Connection {
         })
     }
 
-    /// Watches the host socket for what can be made use of. A client that waits for the guest's answer may give up.
+    /// Watches the host socket for what can be made use of, and for the host's going away: a client may give up while
+    /// it waits for the guest's answer, and leave while the guest takes nothing.
     pub(super) fn update_watch(&mut self) -> io::Result<()> {
-        if self.phase == Phase::Connecting {
-            return self.watch.set(self.socket.as_fd(), Some(Interest::Hangup));
-        }
+        let connecting = self.phase == Phase::Connecting;
         let reads = self.reads() && !self.in_line && self.credit.available() > 0;
-        self.watch.set(self.socket.as_fd(), Interest::in_either((reads, self.has_backlog())))
+        let useful = Interest::in_either((reads, self.has_backlog())).filter(|_| !connecting);
+        self.watch.set(self.socket.as_fd(), useful.or((!self.hung_up).then_some(Interest::Hangup)))
     }
 
-    /// Whether the host's end is closed, and not only shut down for sending.
-    pub(super) fn host_is_gone(&self) -> io::Result<bool> {
+    /// Finds out whether the host's end is closed, and not only shut down for sending. It is then no longer watched
+    /// for, or it would be told for ever.
+    pub(super) fn notice_hangup(&mut self) {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
-        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-        Ok(fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR))
+        let polled = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        self.hung_up |= polled.is_err() || fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR);
+    }
+
+    /// Whether the host is gone and has nothing more to say.
+    pub(super) fn is_over(&self) -> bool {
+        self.phase == Phase::Open && self.hung_up && self.from_host != Flow::Open
+    }
+
+    pub(super) const fn is_hung_up(&self) -> bool {
+        self.hung_up
+    }
+
+    /// How the host ended, unless there is still something to be read. Needs neither room nor credit.
+    fn peek_end(&self) -> Option<Burst> {
+        match rustix::net::recv(&self.socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Some(Burst::Ended),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(error) => Some(Burst::Failed(error.into())),
+        }
     }
 
     /// Ends watching, before the socket is closed.

@@ -5,7 +5,7 @@
 //!  Connecting --client gives up--> gone                                      (RST, if the guest has seen the REQUEST)
 //!  guest --REQUEST port 7--> connect to <socket>_7 ------------------> Open   (RESPONSE goes to the guest)
 //!  Open --guest closed--> Draining --backlog empty--> gone                    (RST goes to the guest at once)
-//!  Open --host closed--> gone                                                 (SHUTDOWN goes to the guest)
+//!  Open --host closed, and all it sent is read--> gone                        (SHUTDOWN goes to the guest)
 //! ```
 //!
 //! Packets without data wait in one line and go first, so the guest gets them in the order they were made; connections
@@ -154,10 +154,13 @@ impl Hub {
         if connection.phase == Phase::Connecting && ready.hangup {
             return self.client_gave_up(token);
         }
+        if ready.hangup {
+            connection.notice_hangup();
+        }
         if (ready.writable || ready.hangup)
             && let Err(error) = connection.flush()
         {
-            return self.host_refused(token, &error);
+            self.host_refused(token, &error);
         }
         if ready.readable || ready.hangup {
             self.enqueue(token);
@@ -263,14 +266,12 @@ impl Hub {
         }
     }
 
-    /// The host has sent its last byte.
+    /// The host has sent its last byte. If it is gone, too, that is the end of the connection.
     fn host_ended(&mut self, token: u32) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        if connection.host_is_gone().unwrap_or(true) {
-            self.tell(token, op::SHUTDOWN, BOTH);
-            self.remove(token);
-        } else {
-            connection.from_host = Flow::Ended;
+        connection.from_host = Flow::Ended;
+        connection.notice_hangup();
+        if !connection.is_hung_up() {
             self.tell(token, op::SHUTDOWN, SHUTDOWN_SEND);
         }
     }
@@ -279,6 +280,10 @@ impl Hub {
     pub(super) fn settle(&mut self, token: u32) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         if connection.phase == Phase::Draining && !connection.has_backlog() {
+            return self.remove(token);
+        }
+        if connection.is_over() {
+            self.tell(token, op::SHUTDOWN, BOTH);
             return self.remove(token);
         }
         if connection.must_ask_for_credit() {

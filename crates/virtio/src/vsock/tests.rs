@@ -106,6 +106,25 @@ impl Guest {
         self.send(from_guest(host, op), payload);
     }
 
+    /// Sends as much as credit allows to a host that reads nothing; says how much that was, and what.
+    fn fill_up(&mut self, header: Header) -> (u32, Vec<u8>) {
+        let (mut sent, mut told) = (0_u32, 0_u32);
+        let chunk = pattern(16 << 10);
+        loop {
+            while let Some((heard, _)) = self.poll_packet() {
+                assert_eq!(heard.src_port, header.dst_port);
+                assert!([op::CREDIT_UPDATE, op::CREDIT_REQUEST].contains(&heard.op), "{heard:?}");
+                told = heard.fwd_cnt;
+            }
+            if sent - told + (16 << 10) > BACKLOG {
+                return (sent, chunk);
+            }
+            self.send(header, &chunk);
+            sent += 16 << 10;
+            assert!(sent < 64 << 20, "an unread socket takes data without end");
+        }
+    }
+
     /// A client of guest port 1717 whose connection the guest has accepted; its host port.
     fn client(&mut self) -> (UnixStream, u32) {
         let mut client = UnixStream::connect(self.socket()).unwrap();
@@ -331,21 +350,7 @@ fn a_slow_host_reader_holds_up_nobody_else() {
     let mut guest = Guest::new();
     guest.supply(32);
     let ((mut slow, slow_port), (mut fast, fast_port)) = (guest.client(), guest.client());
-    // Sends as much as credit allows, and remembers what it was told.
-    let (mut sent, mut told) = (0_u32, 0_u32);
-    let chunk = pattern(16 << 10);
-    loop {
-        while let Some((header, _)) = guest.poll_packet() {
-            assert_eq!((header.src_port, header.op), (slow_port, op::CREDIT_UPDATE));
-            told = header.fwd_cnt;
-        }
-        if sent - told + (16 << 10) > BACKLOG {
-            break;
-        }
-        guest.say(slow_port, op::RW, &chunk);
-        sent += 16 << 10;
-        assert!(sent < 64 << 20, "an unread socket takes data without end");
-    }
+    let (sent, chunk) = guest.fill_up(from_guest(slow_port, op::RW));
     guest.say(fast_port, op::RW, b"quick");
     let mut bytes = [0; 5];
     fast.read_exact(&mut bytes).unwrap();
@@ -445,6 +450,55 @@ fn what_a_client_sent_before_leaving_arrives_though_the_guest_talks() {
     guest.say(port, op::CREDIT_UPDATE, &[]);
     assert_eq!(guest.packet().1, b"last words");
     assert_eq!(guest.expect(op::SHUTDOWN).flags, BOTH);
+}
+
+#[test]
+fn a_client_that_leaves_while_the_guest_takes_nothing_makes_room_for_the_next() {
+    let mut guest = Guest::with(|device| device.max_connections = 1);
+    guest.supply(8);
+    let (client, port) = guest.client();
+    guest.send(Header { buf_alloc: 0, ..from_guest(port, op::CREDIT_UPDATE) }, &[]);
+    guest.expect(op::CREDIT_REQUEST);
+    drop(client);
+    assert_eq!(guest.expect(op::SHUTDOWN).flags, BOTH);
+    let (mut client, port) = guest.client();
+    // What it sent before is not thrown away, and is not asked for again and again either.
+    guest.send(Header { buf_alloc: 0, ..from_guest(port, op::CREDIT_UPDATE) }, &[]);
+    guest.expect(op::CREDIT_REQUEST);
+    client.write_all(b"last words").unwrap();
+    drop(client);
+    guest.assert_silent();
+    guest.say(port, op::CREDIT_UPDATE, &[]);
+    assert_eq!(guest.packet().1, b"last words");
+    assert_eq!(guest.expect(op::SHUTDOWN).flags, BOTH);
+    guest.client();
+}
+
+#[test]
+fn a_client_that_has_sent_all_and_then_leaves_is_missed_though_the_guest_is_silent() {
+    let mut guest = Guest::new();
+    guest.supply(8);
+    let (client, port) = guest.client();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(guest.expect(op::SHUTDOWN).flags, SHUTDOWN_SEND);
+    guest.assert_silent();
+    drop(client);
+    assert_eq!(guest.expect(op::SHUTDOWN).flags, BOTH);
+    guest.say(port, op::RST, &[]);
+    guest.assert_silent();
+}
+
+#[test]
+fn a_client_that_leaves_with_a_backlog_and_no_credit_is_missed() {
+    let mut guest = Guest::new();
+    guest.supply(8);
+    let (client, port) = guest.client();
+    guest.fill_up(Header { buf_alloc: 0, ..from_guest(port, op::RW) });
+    drop(client);
+    assert_eq!(guest.expect(op::SHUTDOWN).flags, SHUTDOWN_RECEIVE);
+    // It left without having read all.
+    assert_eq!(guest.expect(op::RST).src_port, port);
+    guest.assert_silent();
 }
 
 #[test]
