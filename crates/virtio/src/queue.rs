@@ -1,6 +1,7 @@
 //! Taking chains from a queue and giving them back.
 
 use std::io;
+use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueState, QueueT};
@@ -171,6 +172,22 @@ pub(crate) fn pop<'m>(queue: &mut Queue, mem: &'m GuestMem) -> Result<Option<Cha
     }
     let size = queue.size();
     Ok(queue.iter(mem)?.next().map(|descriptors| Chain::new(descriptors, mem, size)))
+}
+
+/// The place in the available ring that the driver fills next.
+pub(crate) fn available(queue: &Queue, mem: &GuestMem) -> Result<u16, QueueError> {
+    Ok(queue.avail_idx(mem, Ordering::Acquire)?.0)
+}
+
+/// Asks the driver to notify when it fills this place of the available ring, though there may be chains before it that
+/// were not taken; says whether it has filled it already.
+pub(crate) fn enable_notification_at(queue: &mut Queue, mem: &GuestMem, place: u16) -> Result<bool, QueueError> {
+    // The library asks for the place after those that were taken.
+    let next = queue.next_avail();
+    queue.set_next_avail(place);
+    let filled = queue.enable_notification(mem);
+    queue.set_next_avail(next);
+    Ok(filled?)
 }
 
 /// Puts the last taken chain back to the front.

@@ -5,7 +5,8 @@
 //! active, clients wait. A guest process that connects to port P of CID 2 reaches the unix socket `<socket>_P`.
 //!
 //! Credit bounds what is held in either direction, so a slow reader slows down its own connection and no other.
-//! Connections belong to the process: a restored device has none and tells the driver so (5.10.6.7).
+//! Connections belong to the process: a restored device has none and tells the driver so (5.10.6.7). The driver then
+//! closes all it has, so clients wait until it has done that: a new one would be taken for an old one.
 
 mod connection;
 mod guest;
@@ -85,9 +86,19 @@ pub struct Vsock {
     listener: Listener,
     max_connections: usize,
     next_port: u32,
-    /// The driver must learn that its connections are gone.
-    reset_owed: bool,
+    knows: Knows,
     active: Option<Active>,
+}
+
+/// What the driver knows of its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Knows {
+    /// All there is to know.
+    All,
+    /// It must yet learn that they are gone.
+    NotYet,
+    /// It was told when this was the place of the next buffer for events. It puts one there once it has acted.
+    Told(u16),
 }
 
 #[derive(Debug)]
@@ -120,7 +131,7 @@ impl Vsock {
             listener,
             max_connections: MAX_CONNECTIONS,
             next_port: *Hub::PORTS.start(),
-            reset_owed: false,
+            knows: Knows::All,
             active: None,
         })
     }
@@ -128,28 +139,38 @@ impl Vsock {
     /// Does what can be done now: events and packets for the guest, then its own.
     fn work(&mut self) -> Result<Work, DeviceError> {
         let Some(active) = &mut self.active else { return Ok(Work::Done) };
-        if self.reset_owed && active.announce_reset()? {
-            self.reset_owed = false;
-        }
+        self.knows = active.announce_reset(self.knows)?;
         let mut filled = active.fill()?;
         if active.tx_waits && !active.hub.is_congested() {
             filled = active.take_packets()?;
         }
-        active.listen(&self.listener)?;
+        active.listen(&self.listener, self.knows)?;
         Ok(filled)
     }
 }
 
 impl Active {
-    /// Tells the driver that all connections are gone and its address may have changed; `false` when it has supplied
-    /// no buffer for it.
-    fn announce_reset(&mut self) -> Result<bool, QueueError> {
-        let since = self.event.next_used();
-        let Some(mut chain) = queue::pop(&mut self.event, &self.mem)? else { return Ok(false) };
+    /// Tells the driver that all connections are gone and its address may have changed, as soon as it has supplied a
+    /// buffer for it; says what it knows now.
+    fn announce_reset(&mut self, knows: Knows) -> Result<Knows, QueueError> {
+        match knows {
+            Knows::NotYet if self.event.ready() => {}
+            Knows::Told(next) if queue::available(&self.event, &self.mem)? == next => return Ok(knows),
+            // A driver that wants no events is not waited for.
+            _ => return Ok(Knows::All),
+        }
+        let (since, next) = (self.event.next_used(), queue::available(&self.event, &self.mem)?);
+        let Some(mut chain) = queue::pop(&mut self.event, &self.mem)? else {
+            return Ok(Knows::NotYet);
+        };
         let written = chain.writable.copy_from(&TRANSPORT_RESET.to_le_bytes());
         self.event.add_used(&self.mem, chain.head, u32::try_from(written).expect("4 bytes"))?;
         queue::notify(&mut self.event, &self.mem, &self.irq, since)?;
-        Ok(written == size_of_val(&TRANSPORT_RESET))
+        if written < size_of_val(&TRANSPORT_RESET) {
+            return Ok(Knows::NotYet);
+        }
+        let acted = queue::enable_notification_at(&mut self.event, &self.mem, next)?;
+        Ok(if acted { Knows::All } else { Knows::Told(next) })
     }
 
     fn fill(&mut self) -> Result<Work, QueueError> {
@@ -176,8 +197,9 @@ impl Active {
     }
 
     /// Listens for clients while there is room for them; without room, they wait in the kernel's queue.
-    fn listen(&mut self, listener: &Listener) -> io::Result<()> {
-        let wanted = (!self.hub.is_full() && !self.accept_failed).then_some(Interest::Read);
+    fn listen(&mut self, listener: &Listener, knows: Knows) -> io::Result<()> {
+        let listens = knows == Knows::All && !self.hub.is_full() && !self.accept_failed;
+        let wanted = listens.then_some(Interest::Read);
         self.listener_watch.set(listener.socket.as_fd(), wanted)
     }
 
@@ -228,7 +250,7 @@ impl Device for Vsock {
         let mut hub = Hub::new(self.cid, self.listener.path.clone(), self.max_connections, poller);
         hub.set_next_port(self.next_port);
         let mut active = Active { mem, irq, rx, tx, event, hub, listener_watch, tx_waits: false, accept_failed: false };
-        active.listen(&self.listener).map_err(|source| ActivateError::Poll { source })?;
+        active.listen(&self.listener, self.knows).map_err(|source| ActivateError::Poll { source })?;
         self.active = Some(active);
         Ok(())
     }
@@ -236,7 +258,7 @@ impl Device for Vsock {
     fn reset(&mut self) {
         let Some(mut active) = self.active.take() else { return };
         self.next_port = active.hub.next_port();
-        self.reset_owed = false;
+        self.knows = Knows::All;
         active.hub.close();
         if let Err(error) = active.listener_watch.set(self.listener.socket.as_fd(), None) {
             error!("the loop did not let go of a listener: {error}");
@@ -254,7 +276,9 @@ impl Device for Vsock {
     fn host_ready(&mut self, token: u32, ready: Readiness) -> Result<Work, DeviceError> {
         let Some(active) = &mut self.active else { return Ok(Work::Done) };
         if token == LISTENER_TOKEN {
-            active.accept(&self.listener);
+            if self.knows == Knows::All {
+                active.accept(&self.listener);
+            }
         } else {
             active.accept_failed = false;
             active.hub.host_ready(token, ready);
@@ -280,7 +304,7 @@ impl Device for Vsock {
             return Err(RestoreError::Impossible { what: "the next port is not one of the host's clients" });
         }
         self.next_port = *next_port;
-        self.reset_owed = true;
+        self.knows = Knows::NotYet;
         Ok(())
     }
 }

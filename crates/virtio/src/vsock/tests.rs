@@ -1,3 +1,5 @@
+mod restore;
+
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -12,9 +14,9 @@ use super::packet::{HOST_CID, Header, SHUTDOWN_RECEIVE, SHUTDOWN_SEND, TYPE_STRE
 use super::*;
 use vm_memory::{Bytes, GuestAddress};
 
+use crate::Buffers;
 use crate::fuzzing;
 use crate::test_utils::{Buffer, Rig};
-use crate::{Buffers, MmioTransport};
 
 const RX: u16 = 0;
 const CID: u64 = 42;
@@ -36,10 +38,19 @@ impl Guest {
     }
 
     fn with(change: impl FnOnce(&mut Vsock)) -> Self {
+        Self::made(change, 0)
+    }
+
+    /// One that does not accept some features.
+    fn without(refused: u64) -> Self {
+        Self::made(|_| {}, refused)
+    }
+
+    fn made(change: impl FnOnce(&mut Vsock), refused: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut device = Vsock::new(CID, dir.path().join("v")).unwrap();
         change(&mut device);
-        let mut rig = Rig::running(Box::new(device));
+        let mut rig = Rig::running_without(Box::new(device), refused);
         let scratch = rig.readable(&vec![0; 130 << 10]);
         Self { rig, dir, room: Vec::new(), scratch }
     }
@@ -670,35 +681,6 @@ fn a_reset_closes_everything_and_the_next_driver_starts_afresh() {
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
     let _waits = UnixStream::connect(guest.socket()).unwrap();
     assert_eq!(guest.rig.events.wait(Duration::ZERO), []);
-}
-
-#[test]
-fn a_restored_device_tells_the_driver_that_connections_are_gone() {
-    let mut guest = Guest::new();
-    guest.supply(8);
-    let (_client, port) = guest.client();
-    let state = guest.rig.transport.state();
-    let dir = tempfile::tempdir().unwrap();
-    let device = Box::new(Vsock::new(43, dir.path().join("v")).unwrap());
-    let (line, poller) = (Box::new(guest.rig.line.clone()), Arc::clone(&guest.rig.events));
-    let transport = MmioTransport::restore(device, guest.rig.mem.clone(), line, poller, &state).unwrap();
-    let _source = std::mem::replace(&mut guest.rig.transport, transport);
-    guest.rig.poll();
-    let event = guest.rig.writable(4);
-    guest.rig.mem.write_slice(&[9; 4], GuestAddress(event.address)).unwrap();
-    guest.rig.queues[2].add(&[event]);
-    guest.rig.notify(2);
-    assert_eq!(guest.rig.queues[2].take_used(), Some((0, 4)));
-    assert_eq!(guest.rig.bytes(&event), [0; 4]);
-    let mut cid = [0; 8];
-    guest.rig.transport.read(VIRTIO_MMIO_CONFIG.into(), &mut cid);
-    assert_eq!(u64::from_le_bytes(cid), 43, "the address is the new host's to give");
-    let restored = guest.rig.transport.state().device;
-    assert_eq!(restored, DeviceState::Vsock(VsockStateV1 { next_port: port + 1 }));
-    let mut device = Vsock::new(CID, dir.path().join("w")).unwrap();
-    for next_port in [0, 80, u32::MAX] {
-        device.restore(&DeviceState::Vsock(VsockStateV1 { next_port })).unwrap_err();
-    }
 }
 
 #[test]
