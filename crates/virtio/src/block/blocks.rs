@@ -63,10 +63,17 @@ pub(super) fn runs<T: PartialEq>(blocks: Range<u64>, say: impl Fn(u64) -> T) -> 
     })
 }
 
+/// How many words of a map are made at once: a page of them.
+pub(super) const CHUNK_WORDS: usize = 512;
+
 /// A set of blocks: bit `n % 64` of word `n / 64` stands for block `n`.
+///
+/// Words are made in chunks when a block of theirs is inserted, so that an empty set costs next to nothing. (Zeroed
+/// memory from the allocator is not it: what was used before is cleared by hand, and a VM would own all of it.)
 #[derive(Debug)]
 pub(super) struct BlockMap {
-    words: Vec<u64>,
+    chunks: Vec<Option<Box<[u64; CHUNK_WORDS]>>>,
+    words: usize,
 }
 
 impl BlockMap {
@@ -75,30 +82,37 @@ impl BlockMap {
         usize::try_from(count(disk_len).div_ceil(64)).map_err(|_| io::ErrorKind::FileTooLarge.into())
     }
 
-    /// None of the disk's blocks. The memory comes zeroed from the system, so that a large map costs nothing before
-    /// it is filled.
+    /// None of the disk's blocks.
     pub(super) fn new(disk_len: u64) -> io::Result<Self> {
-        Ok(Self { words: vec![0; Self::word_count(disk_len)?] })
+        let words = Self::word_count(disk_len)?;
+        Ok(Self { chunks: vec![None; words.div_ceil(CHUNK_WORDS)], words })
     }
 
-    pub(super) fn words(&self) -> &[u64] {
-        &self.words
+    /// All words, a chunk at a time; nothing for one that is empty, beside its length.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = (usize, Option<&[u64]>)> {
+        let lens = (0..self.words).step_by(CHUNK_WORDS).map(|first| CHUNK_WORDS.min(self.words - first));
+        lens.zip(&self.chunks).map(|(len, chunk)| (len, chunk.as_ref().map(|chunk| &chunk[..len])))
     }
 
     fn slot(block: u64) -> (usize, u64) {
         (usize::try_from(block / 64).unwrap_or(usize::MAX), 1 << (block % 64))
     }
 
+    fn word(&self, index: usize) -> u64 {
+        let chunk = self.chunks.get(index / CHUNK_WORDS).and_then(Option::as_ref);
+        chunk.map_or(0, |chunk| chunk[index % CHUNK_WORDS])
+    }
+
     pub(super) fn has(&self, block: u64) -> bool {
-        let (word, bit) = Self::slot(block);
-        self.words.get(word).is_some_and(|word| word & bit != 0)
+        let (index, bit) = Self::slot(block);
+        self.word(index) & bit != 0
     }
 
     pub(super) fn insert(&mut self, blocks: Range<u64>) {
         for block in blocks {
-            let (word, bit) = Self::slot(block);
-            if let Some(word) = self.words.get_mut(word) {
-                *word |= bit;
+            let (index, bit) = Self::slot(block);
+            if let Some(chunk) = self.chunks.get_mut(index / CHUNK_WORDS) {
+                chunk.get_or_insert_with(|| Box::new([0; CHUNK_WORDS]))[index % CHUNK_WORDS] |= bit;
             }
         }
     }
@@ -108,28 +122,25 @@ impl BlockMap {
         let mut next = 0;
         std::iter::from_fn(move || {
             let start = self.find(next, 0)?;
-            next = self.find(start, u64::MAX).unwrap_or_else(|| self.capacity());
+            next = self.find(start, u64::MAX).unwrap_or_else(|| first_block(self.words));
             Some(start..next)
         })
-    }
-
-    fn capacity(&self) -> u64 {
-        64 * u64::try_from(self.words.len()).expect("usize fits in u64")
     }
 
     /// The first block from here on that is in the set (`flip` 0) or is not (`flip` all ones).
     fn find(&self, from: u64, flip: u64) -> Option<u64> {
         let (first, bit) = Self::slot(from);
         let mut unseen = !(bit - 1);
-        for (word, base) in self.words.get(first..)?.iter().zip((from - from % 64..).step_by(64)) {
-            let hits = (word ^ flip) & unseen;
-            if hits != 0 {
-                return Some(base + u64::from(hits.trailing_zeros()));
-            }
-            unseen = u64::MAX;
-        }
-        None
+        (first..self.words).find_map(|index| {
+            let hits = (self.word(index) ^ flip) & std::mem::replace(&mut unseen, u64::MAX);
+            (hits != 0).then(|| first_block(index) + u64::from(hits.trailing_zeros()))
+        })
     }
+}
+
+/// The block of a word's lowest bit.
+fn first_block(word: usize) -> u64 {
+    64 * u64::try_from(word).expect("usize fits in u64")
 }
 
 #[cfg(test)]
@@ -138,17 +149,30 @@ mod tests {
 
     use super::*;
 
+    /// Two chunks and a bit of a third.
+    const BLOCKS: u64 = 2 * 64 * 512 + 70;
+
     proptest! {
         #[test]
-        fn filled_runs_are_the_set(ranges in prop::collection::vec((0_u64..320, 0_u64..150), 0..8)) {
-            let mut map = BlockMap::new(320 * BLOCK_BYTES).unwrap();
+        fn filled_runs_are_the_set(ranges in prop::collection::vec((0..BLOCKS, 0_u64..150), 0..8)) {
+            let mut map = BlockMap::new(BLOCKS * BLOCK_BYTES).unwrap();
             for (start, len) in ranges {
-                map.insert(start..(start + len).min(320));
+                map.insert(start..(start + len).min(BLOCKS));
             }
             let expected: Vec<_> =
-                runs(0..320, |block| map.has(block)).filter_map(|(run, inside)| inside.then_some(run)).collect();
+                runs(0..BLOCKS, |block| map.has(block)).filter_map(|(run, inside)| inside.then_some(run)).collect();
             prop_assert_eq!(map.filled().collect::<Vec<_>>(), expected);
         }
+    }
+
+    #[test]
+    fn only_chunks_that_have_blocks_are_made() {
+        let mut map = BlockMap::new(BLOCKS * BLOCK_BYTES).unwrap();
+        assert_eq!(map.chunks().collect::<Vec<_>>(), [(512, None), (512, None), (2, None)]);
+        map.insert(BLOCKS - 1..BLOCKS + 10_000);
+        assert_eq!(map.chunks().collect::<Vec<_>>()[..2], [(512, None), (512, None)]);
+        assert_eq!(map.chunks().last().unwrap().1.unwrap()[0], 0);
+        assert!(map.has(BLOCKS - 1) && !map.has(0) && !map.has(u64::MAX));
     }
 
     #[test]

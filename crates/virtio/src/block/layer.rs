@@ -27,7 +27,7 @@ use std::os::unix::fs::FileExt;
 use sha2::{Digest, Sha256};
 
 use super::backend::image_len;
-use super::blocks::{self, BLOCK_BYTES, BlockMap};
+use super::blocks::{self, BLOCK_BYTES, BlockMap, CHUNK_WORDS};
 
 const MAGIC: [u8; 8] = *b"FKDLAYER";
 const VERSION: u32 = 1;
@@ -35,7 +35,7 @@ const BLOCK_SIZE: u32 = 4096;
 const FOOTER_LEN: usize = 64;
 const FOOTER_BYTES: u64 = FOOTER_LEN as u64;
 /// How much of a map is read or written at once: a block of the file, so that an empty one can stay a hole.
-const MAP_CHUNK: usize = 4096;
+const MAP_CHUNK: usize = CHUNK_WORDS * size_of::<u64>();
 /// How much is copied at once where the kernel does not copy by itself.
 const COPY_CHUNK: usize = 256 << 10;
 
@@ -220,14 +220,16 @@ pub(super) fn write(top: &File, map: &BlockMap, disk_len: u64, to: &File) -> io:
 /// Writes a map, without what is empty of it; says its checksum and how much was written.
 fn write_map(map: &BlockMap, to: &File, mut at: u64) -> io::Result<(Sha256, u64)> {
     let (mut sum, mut written) = (Sha256::new(), 0);
-    for words in map.words().chunks(MAP_CHUNK / size_of::<u64>()) {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    for (len, words) in map.chunks() {
+        let mut bytes = [0; MAP_CHUNK];
+        let bytes = &mut bytes[..len * size_of::<u64>()];
         let len = u64::try_from(bytes.len()).expect("at most a chunk");
-        if words.iter().any(|word| *word != 0) {
-            to.write_all_at(&bytes, at)?;
+        if let Some(words) = words {
+            bytes.as_chunks_mut().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_le_bytes());
+            to.write_all_at(bytes, at)?;
             written += len;
         }
-        sum.update(&bytes);
+        sum.update(&*bytes);
         at += len;
     }
     Ok((sum, written))
