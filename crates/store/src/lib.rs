@@ -34,6 +34,9 @@ pub use manifest::{BaseImage, FORMAT, Manifest, Sizes};
 pub use open::{Files, Snapshot};
 pub use stage::{Described, Existing, Staged};
 
+/// A tag, with its snapshot or with what is wrong with it.
+pub type Listed = (Tag, Result<Snapshot, StoreError>);
+
 /// The snapshots of one user.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -61,11 +64,11 @@ impl Store {
         Snapshot::open(&self.path(tag), tag)
     }
 
-    /// All tags in order, each with its snapshot or with what is wrong with it. Changes nothing.
+    /// All tags in order. Changes nothing.
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub fn list(&self) -> Result<Vec<(Tag, Result<Snapshot, StoreError>)>, StoreError> {
+    pub fn list(&self) -> Result<Vec<Listed>, StoreError> {
         let failed = StoreError::io("list", &self.dir);
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries.collect::<Result<Vec<_>, _>>().map_err(failed)?,

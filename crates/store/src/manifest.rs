@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use types::{GuestMemorySize, RecipeName, Tag, VcpuCount};
+use types::{GuestMemorySize, Interpreter, RecipeName, Tag, VcpuCount};
 
 use crate::StoreError;
 
@@ -41,7 +41,7 @@ pub struct Manifest {
     /// Whether the guest has a network card.
     pub network: bool,
     /// The interpreter that was warmed.
-    pub interpreter: Option<String>,
+    pub interpreter: Option<Interpreter>,
     /// Lengths of the files.
     pub sizes: Sizes,
 }

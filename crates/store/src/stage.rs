@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use types::{GuestMemorySize, RecipeName, Tag, VcpuCount};
+use types::{GuestMemorySize, Interpreter, RecipeName, Tag, VcpuCount};
 
 use crate::manifest::{BaseImage, FORMAT, Manifest, Sizes};
 use crate::open::{MANIFEST, MEMORY, STATE, layer_name};
@@ -43,7 +43,7 @@ pub struct Described {
     /// Whether the guest has a network card.
     pub network: bool,
     /// The interpreter that was warmed.
-    pub interpreter: Option<String>,
+    pub interpreter: Option<Interpreter>,
     /// Bytes of guest memory that are not zero.
     pub memory_used: u64,
     /// Bytes the guest had written to its disks.

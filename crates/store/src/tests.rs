@@ -29,7 +29,7 @@ impl World {
             memory: GuestMemorySize::DEFAULT,
             images: vec![self.home.path().join("image")],
             network: false,
-            interpreter: Some("python3".into()),
+            interpreter: Some(types::Interpreter::Python3),
             memory_used: 3,
             disk_used: 5,
         }
