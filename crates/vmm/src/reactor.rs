@@ -21,6 +21,8 @@ pub(crate) enum Source {
         /// Which connection.
         connection: u32,
     },
+    /// Whoever asked for this VM went away.
+    Asker,
     /// A vCPU saw the end.
     Events,
     /// The guest notified a device's queue.
@@ -44,6 +46,7 @@ impl Source {
         let (kind, device, token) = match self {
             Self::Control { connection } => (0, 0, connection),
             Self::Listener => (4, 0, 0),
+            Self::Asker => (5, 0, 0),
             Self::Events => (1, 0, 0),
             Self::Queue { device, queue } => (2, device, u32::from(queue)),
             Self::Host { device, token } => (3, device, token),
@@ -57,6 +60,7 @@ impl Source {
         match kind {
             0 => Some(Self::Control { connection: token }),
             4 => Some(Self::Listener),
+            5 => Some(Self::Asker),
             1 => Some(Self::Events),
             2 => Some(Self::Queue { device, queue: u16::from_le_bytes([t0, t1]) }),
             3 => Some(Self::Host { device, token }),
@@ -80,6 +84,12 @@ impl Reactor {
     /// Watches a descriptor for reading.
     pub(crate) fn watch(&self, fd: &impl AsRawFd, source: Source) -> io::Result<()> {
         let event = EpollEvent::new(EventSet::IN, source.to_number());
+        self.epoll.ctl(ControlOperation::Add, fd.as_raw_fd(), event)
+    }
+
+    /// Watches a connection for its end only; what is said on it is for somebody else.
+    pub(crate) fn watch_end(&self, fd: &impl AsRawFd, source: Source) -> io::Result<()> {
+        let event = EpollEvent::new(EventSet::READ_HANG_UP, source.to_number());
         self.epoll.ctl(ControlOperation::Add, fd.as_raw_fd(), event)
     }
 
@@ -160,6 +170,7 @@ mod tests {
     fn a_source_survives_its_number() {
         let sources = [
             Source::Listener,
+            Source::Asker,
             Source::Control { connection: 7 },
             Source::Events,
             Source::Queue { device: 10, queue: 2 },

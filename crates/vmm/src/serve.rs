@@ -42,7 +42,10 @@ pub(crate) fn serve(control: ControlSocket) -> Result<(), ServeError> {
     match boot(&spec, taps, &reactor, &events) {
         Ok((vm, booted)) => {
             controls.tell(engine, &booted);
-            let owner = (spec.lifetime == Lifetime::Connection).then_some(engine);
+            let owner = match spec.lifetime {
+                Lifetime::Connection => Owner::Connection(engine),
+                Lifetime::Detached => Owner::Nobody,
+            };
             Running { vm, reactor, events, controls, owner }.until_the_end()
         }
         Err(refused) => {
@@ -75,8 +78,18 @@ pub(crate) struct Running {
     pub(crate) reactor: Arc<Reactor>,
     pub(crate) events: Arc<Events>,
     pub(crate) controls: Controls,
-    /// The connection whose end is the VM's.
-    pub(crate) owner: Option<u32>,
+    pub(crate) owner: Owner,
+}
+
+/// Whose end is the VM's.
+#[derive(Debug)]
+pub(crate) enum Owner {
+    /// Nobody's.
+    Nobody,
+    /// That of whoever is at the other end of one of the connections.
+    Connection(u32),
+    /// That of whoever asked the template for this VM. Template and siblings share the connection, so it is not read.
+    Asker(#[expect(dead_code, reason = "kept open to be watched")] ControlSocket),
 }
 
 impl Running {
@@ -103,6 +116,7 @@ impl Running {
                             return Ok(Some(self.outcome(event)));
                         }
                     }
+                    Source::Asker => return Ok(Some(Outcome::Stopped)),
                     Source::Listener => self.controls.accept()?,
                     Source::Control { connection } => match self.obey(connection)? {
                         Obeyed::Stopped => return Ok(Some(Outcome::Stopped)),
@@ -116,7 +130,9 @@ impl Running {
 
     fn obey(&mut self, connection: u32) -> Result<Obeyed, ServeError> {
         match self.controls.hear(connection) {
-            Heard::Gone if self.owner == Some(connection) => return Ok(Obeyed::Stopped),
+            Heard::Gone if matches!(self.owner, Owner::Connection(owner) if owner == connection) => {
+                return Ok(Obeyed::Stopped);
+            }
             Heard::Gone | Heard::Nothing => {}
             Heard::Said(ToVmm::Stop, _) => return Ok(Obeyed::Stopped),
             Heard::Said(ToVmm::PowerButton, _) => self.vm.press_power_button()?,

@@ -20,7 +20,7 @@ use crate::controls::Controls;
 use crate::devices::{Disk, Parts};
 use crate::events::Events;
 use crate::reactor::{Reactor, Source};
-use crate::serve::{Running, ServeError};
+use crate::serve::{Owner, Running, ServeError};
 use crate::template::{Base, Template};
 use crate::vm::{Inheritance, Vm};
 
@@ -52,7 +52,8 @@ pub(crate) fn live(template: &Template, newborn: Newborn, asker: ControlSocket) 
     match (spec.lifetime, started) {
         (Lifetime::Connection, started) => {
             started?;
-            running.owner = Some(running.controls.adopt(asker)?);
+            running.reactor.watch_end(&asker, Source::Asker)?;
+            running.owner = Owner::Asker(asker);
         }
         // It lives on whether or not anybody is there to hear of it.
         (Lifetime::Detached, Err(error)) => log::info!("who asked for this VM is gone: {error}"),
@@ -79,7 +80,7 @@ fn settle(template: &Template, spec: &ChildSpec, tap: Option<OwnedFd>) -> Result
         msr_indices: Arc::clone(&template.msr_indices),
     };
     let vm = Vm::restore(&inheritance, parts(template, spec, tap)?, console, &reactor, &events)?;
-    Ok((Running { vm, reactor, events, controls, owner: None }, home))
+    Ok((Running { vm, reactor, events, controls, owner: Owner::Nobody }, home))
 }
 
 /// Says to whoever looks at the directory that somebody lives there, and logs into it.

@@ -157,7 +157,7 @@ pub(crate) fn serve(listener: OwnedFd) -> Result<(), ServeError> {
                         return spawn::live(&template, *newborn, asker);
                     }
                 },
-                Source::Events | Source::Queue { .. } | Source::Host { .. } => {}
+                Source::Asker | Source::Events | Source::Queue { .. } | Source::Host { .. } => {}
             }
         }
     }

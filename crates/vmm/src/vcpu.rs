@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use kvm_bindings::kvm_cpuid_entry2;
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use crate::bus::Bus;
@@ -26,10 +27,17 @@ pub(crate) struct Surroundings {
     pub(crate) msr_indices: Arc<[u32]>,
 }
 
+/// A vCPU that has its state, and what it was told about itself.
+#[derive(Debug)]
+pub(crate) struct Vcpu {
+    pub(crate) fd: VcpuFd,
+    pub(crate) cpuid: Vec<kvm_cpuid_entry2>,
+}
+
 /// Starts the thread of vCPU `id`.
-pub(crate) fn start(id: u8, mut vcpu: VcpuFd, around: Surroundings) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(id: u8, mut vcpu: Vcpu, around: Surroundings) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(format!("vcpu{id}")).spawn(move || {
-        let kickable = Kickable::new(&mut vcpu);
+        let kickable = Kickable::new(&mut vcpu.fd);
         let ended = run(&mut vcpu, usize::from(id), &around);
         drop(kickable);
         let event = ended.unwrap_or_else(|message| Event::Fault { message: format!("vCPU {id}: {message}") });
@@ -39,13 +47,14 @@ pub(crate) fn start(id: u8, mut vcpu: VcpuFd, around: Surroundings) -> io::Resul
 }
 
 /// Runs until the guest ends itself; an error is a sentence for a person.
-fn run(vcpu: &mut VcpuFd, id: usize, around: &Surroundings) -> Result<Event, String> {
+fn run(vcpu: &mut Vcpu, id: usize, around: &Surroundings) -> Result<Event, String> {
+    let Vcpu { fd: vcpu, cpuid } = vcpu;
     loop {
         if around.parking.wanted() {
             if let Some(ending) = settle(vcpu, &around.bus)? {
                 return Ok(Event::Ended(ending));
             }
-            around.parking.stop_here(id, VcpuStateV1::capture(vcpu, &around.msr_indices));
+            around.parking.stop_here(id, VcpuStateV1::capture(vcpu, cpuid, &around.msr_indices));
         }
         match once(vcpu, &around.bus)? {
             Ran::Answered => {}

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+use kvm_ioctls::{Kvm, VmFd};
 use proto::control::{DiskAccess, VmSpec};
 use virtio::GuestMem;
 use virtio::block::CowDisk;
@@ -23,6 +23,8 @@ use crate::memory::{self, Backing};
 use crate::parking::Parking;
 use crate::ports::Ports;
 use crate::reactor::Reactor;
+use crate::vcpu::Vcpu;
+use crate::x86::vcpu_state::VcpuStateV1;
 use crate::x86::{acpi, cpuid, registers, vcpu_state};
 use crate::{generation, kernel, vcpu};
 
@@ -152,7 +154,7 @@ struct Assembled {
 impl Assembled {
     fn run(
         self,
-        vcpus: Vec<VcpuFd>,
+        vcpus: Vec<Vcpu>,
         tops: Vec<CowDisk>,
         msr_indices: Arc<[u32]>,
         events: &Arc<Events>,
@@ -187,24 +189,28 @@ fn shape(spec: &VmSpec) -> ShapeV1 {
     }
 }
 
-fn boot_vcpus(kvm: &Kvm, fd: &VmFd, count: u8, entry: u64) -> Result<Vec<VcpuFd>, BuildError> {
+fn boot_vcpus(kvm: &Kvm, fd: &VmFd, count: u8, entry: u64) -> Result<Vec<Vcpu>, BuildError> {
     let offered = cpuid::offered(kvm).map_err(kvm_error("its CPU features"))?;
     let mut vcpus = Vec::new();
     for id in 0..count {
         let vcpu = fd.create_vcpu(id.into()).map_err(kvm_error("a vCPU"))?;
-        vcpu.set_cpuid2(&cpuid::for_vcpu(&offered, id, count)).map_err(kvm_error("the CPU features"))?;
+        let cpuid = cpuid::for_vcpu(&offered, id, count);
+        vcpu.set_cpuid2(&cpuid).map_err(kvm_error("the CPU features"))?;
         registers::set(&vcpu, id, entry)?;
-        vcpus.push(vcpu);
+        vcpus.push(Vcpu { fd: vcpu, cpuid: cpuid.as_slice().to_vec() });
     }
     Ok(vcpus)
 }
 
 /// All of them exist before the first has its state: a local APIC is told of the others.
-fn restore_vcpus(fd: &VmFd, frozen: &Frozen) -> Result<Vec<VcpuFd>, BuildError> {
-    let ids = 0..u64::from(frozen.shape.vcpus.get());
-    let vcpus: Vec<VcpuFd> = ids.map(|id| fd.create_vcpu(id)).collect::<Result<_, _>>().map_err(kvm_error("a vCPU"))?;
+fn restore_vcpus(fd: &VmFd, frozen: &Frozen) -> Result<Vec<Vcpu>, BuildError> {
+    let create = |(state, id): (&VcpuStateV1, u64)| {
+        let fd = fd.create_vcpu(id).map_err(kvm_error("a vCPU"))?;
+        Ok(Vcpu { fd, cpuid: state.cpuid.clone() })
+    };
+    let vcpus: Vec<Vcpu> = frozen.vcpus.iter().zip(0..).map(create).collect::<Result<_, BuildError>>()?;
     for (vcpu, (state, index)) in vcpus.iter().zip(frozen.vcpus.iter().zip(0..)) {
-        state.restore(vcpu).map_err(|source| BuildError::Vcpu { vcpu: index, source })?;
+        state.restore(&vcpu.fd).map_err(|source| BuildError::Vcpu { vcpu: index, source })?;
     }
     Ok(vcpus)
 }

@@ -77,16 +77,17 @@ pub(crate) fn msr_indices(kvm: &Kvm) -> Result<Vec<u32>, kvm_ioctls::Error> {
 }
 
 impl VcpuStateV1 {
-    /// Takes the state of a vCPU that does not run and owes KVM no answer.
-    pub(crate) fn capture(vcpu: &VcpuFd, msr_indices: &[u32]) -> Result<Self, VcpuStateError> {
+    /// Takes the state of a vCPU that does not run and owes KVM no answer. `promised` is what it was told about itself:
+    /// some KVMs, asked again, tell of the host instead.
+    pub(crate) fn capture(
+        vcpu: &VcpuFd,
+        promised: &[kvm_cpuid_entry2],
+        msr_indices: &[u32],
+    ) -> Result<Self, VcpuStateError> {
         // Reading where the vCPU stands settles events under way, so it comes first.
         let mp_state = vcpu.get_mp_state().map_err(failed("the run state"))?;
         Ok(Self {
-            cpuid: vcpu
-                .get_cpuid2(kvm_bindings::KVM_MAX_CPUID_ENTRIES)
-                .map_err(failed("the CPU features"))?
-                .as_slice()
-                .to_vec(),
+            cpuid: promised.to_vec(),
             tsc_khz: vcpu.get_tsc_khz().map_err(failed("the clock rate"))?,
             mp_state,
             regs: vcpu.get_regs().map_err(failed("the general registers"))?,
