@@ -13,14 +13,15 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proto::guest::ExitStatus;
-use rustix::event::EventfdFlags;
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::process::{WaitId, WaitIdOptions, WaitOptions, WaitStatus};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
 
 use crate::console::say;
+use crate::peer::time_left;
 use crate::sys;
 
 /// The pause after a wait that failed for no known reason.
@@ -50,7 +51,7 @@ struct Ending {
 }
 
 /// A started process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Child {
     pid: i32,
     ending: Arc<Ending>,
@@ -177,6 +178,26 @@ impl Child {
             return Ok(true);
         }
         Ok(false)
+    }
+
+    /// Interrupts the process, and nobody it started; false when it has already ended.
+    pub(crate) fn interrupt(&self) -> bool {
+        let table = self.children.table();
+        let pid = Pid::from_raw(self.pid).filter(|_| table.running.contains_key(&self.pid));
+        // Somebody of the same user is there to be signalled while it is in the table.
+        pid.is_some_and(|pid| rustix::process::kill_process(pid, Signal::INT).is_ok())
+    }
+
+    /// Waits until it has ended, at most until an instant; how it ended.
+    pub(crate) fn wait_until(&self, until: Instant) -> Option<ExitStatus> {
+        while self.status().is_none() && Instant::now() < until {
+            let ended = self.ended_fd();
+            match rustix::event::poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&time_left(until))) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        self.status()
     }
 
     /// Kills its process group; false when it has already ended.

@@ -23,6 +23,7 @@ use rustix::system::RebootCommand;
 use vsock::{VMADDR_CID_ANY, VsockListener};
 
 use crate::console::say;
+use crate::renew::Scope;
 use crate::serve::Listener;
 use crate::service::{Service, ServiceError, read_token};
 use crate::{button, shutdown};
@@ -85,7 +86,7 @@ pub(crate) fn run() -> Result<(), InitError> {
         mounts::ext4(&data.device, &data.target)?;
     }
     configure(&options)?;
-    let service = Service::start(listen(options.role)?, token, OPEN_FILES)?;
+    let service = Service::start(listen(options.role)?, token, OPEN_FILES, Scope::Machine)?;
     if let Err(error) = button::watch(service.stop.clone()) {
         say(format_args!("nobody watches the power button: {error}"));
     }

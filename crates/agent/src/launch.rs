@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use proto::guest::{ErrorCode, ExecRequest, Stdio};
 use rustix::io::Errno;
@@ -66,33 +66,55 @@ impl LaunchError {
     }
 }
 
-/// Starts what the request says; returns when it has been executed.
-pub(crate) fn launch(
-    children: &Arc<Children>,
-    request: &ExecRequest,
+/// Starts processes.
+pub(crate) struct Launcher {
+    pub(crate) children: Arc<Children>,
+    /// How many files a started process may open.
     open_files: Rlimit,
-) -> Result<(Child, Ours), LaunchError> {
-    let prepared = Prepared::new(request, &Users::read()?)?;
-    let identity = request.user.as_ref().map(|_| &prepared.user.identity);
-    let streams = stdio::open(request.stdio, identity)?;
-    let (reports, report) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
-    let plan = Plan {
-        programs: &prepared.programs,
-        argv: &prepared.argv,
-        environment: &prepared.environment,
-        directory: &prepared.directory,
-        fallback: request.cwd.is_none().then_some(c"/"),
-        identity,
-        stdio: streams.theirs.fds(),
-        terminal: matches!(request.stdio, Stdio::Tty(_)),
-        open_files,
-        report: report.as_fd(),
-    };
-    let child = children.spawn(|| sys::fork_exec(&plan))?;
-    drop((streams.theirs, report));
-    match read_report(File::from(reports))? {
-        Some(failure) => Err(explain(failure, request, &prepared.user)),
-        None => Ok((child, streams.ours)),
+    /// What a renewal added to everybody's environment.
+    renewed: Mutex<BTreeMap<String, String>>,
+}
+
+impl Launcher {
+    pub(crate) fn new(children: Arc<Children>, open_files: Rlimit) -> Self {
+        Self { children, open_files, renewed: Mutex::default() }
+    }
+
+    /// From here on this, and nothing an earlier call named, is added to the environment of whatever is started.
+    pub(crate) fn set_renewed(&self, variables: BTreeMap<String, String>) {
+        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = variables;
+    }
+
+    /// What a renewal added.
+    pub(crate) fn renewed(&self) -> BTreeMap<String, String> {
+        self.renewed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Starts what the request says; returns when it has been executed. It inherits `keep` under the same numbers.
+    pub(crate) fn launch(&self, request: &ExecRequest, keep: &[BorrowedFd<'_>]) -> Result<(Child, Ours), LaunchError> {
+        let prepared = Prepared::new(request, self.renewed(), &Users::read()?)?;
+        let identity = request.user.as_ref().map(|_| &prepared.user.identity);
+        let streams = stdio::open(request.stdio, identity)?;
+        let (reports, report) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
+        let plan = Plan {
+            programs: &prepared.programs,
+            argv: &prepared.argv,
+            environment: &prepared.environment,
+            directory: &prepared.directory,
+            fallback: request.cwd.is_none().then_some(c"/"),
+            identity,
+            stdio: streams.theirs.fds(),
+            terminal: matches!(request.stdio, Stdio::Tty(_)),
+            keep,
+            open_files: self.open_files,
+            report: report.as_fd(),
+        };
+        let child = self.children.spawn(|| sys::fork_exec(&plan))?;
+        drop((streams.theirs, report));
+        match read_report(File::from(reports))? {
+            Some(failure) => Err(explain(failure, request, &prepared.user)),
+            None => Ok((child, streams.ours)),
+        }
     }
 }
 
@@ -136,13 +158,13 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn new(request: &ExecRequest, users: &Users) -> Result<Self, LaunchError> {
+    fn new(request: &ExecRequest, renewed: BTreeMap<String, String>, users: &Users) -> Result<Self, LaunchError> {
         let program = request.argv.first().filter(|program| !program.is_empty()).ok_or(LaunchError::NoProgram)?;
         let user = match &request.user {
             Some(spec) => users.find(spec)?,
             None => users.by_uid(rustix::process::geteuid()),
         };
-        let environment = environment(request, &user)?;
+        let environment = environment(request, renewed, &user)?;
         let path = environment.get("PATH").map_or("", String::as_str);
         let directory = request.cwd.as_ref().unwrap_or(&user.home);
         let argv = request.argv.iter().map(|argument| c_string(argument.as_str(), "an argument"));
@@ -161,8 +183,12 @@ fn c_string(text: impl Into<Vec<u8>>, what: &'static str) -> Result<CString, Lau
     CString::new(text).map_err(|_| LaunchError::Nul { what })
 }
 
-/// The default environment, and over it what the request adds.
-fn environment(request: &ExecRequest, user: &User) -> Result<BTreeMap<String, String>, LaunchError> {
+/// The default environment, over it what a renewal brought, and over both what the request adds.
+fn environment(
+    request: &ExecRequest,
+    renewed: BTreeMap<String, String>,
+    user: &User,
+) -> Result<BTreeMap<String, String>, LaunchError> {
     let term = if matches!(request.stdio, Stdio::Tty(_)) { "xterm-256color" } else { "dumb" };
     let defaults = [
         ("PATH", DEFAULT_PATH),
@@ -173,6 +199,7 @@ fn environment(request: &ExecRequest, user: &User) -> Result<BTreeMap<String, St
         ("LANG", "C.UTF-8"),
     ];
     let mut environment: BTreeMap<_, _> = defaults.map(|(name, value)| (name.into(), value.into())).into();
+    environment.extend(renewed);
     for (name, value) in &request.env {
         if name.is_empty() || name.contains('=') {
             return Err(LaunchError::Variable { name: name.clone() });
@@ -208,7 +235,7 @@ mod tests {
     }
 
     fn refused(request: &ExecRequest) -> LaunchError {
-        Prepared::new(request, &Users::default()).err().expect("the request was accepted")
+        Prepared::new(request, BTreeMap::new(), &Users::default()).err().expect("the request was accepted")
     }
 
     #[test]
@@ -225,6 +252,16 @@ mod tests {
         ] {
             assert_eq!(refused(&bad).code(), ErrorCode::BadArgument, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn an_explicit_variable_wins_over_a_renewed_one_and_that_over_a_default() {
+        let renewed = BTreeMap::from([("A", "renewed"), ("B", "renewed"), ("LANG", "renewed")]);
+        let renewed = renewed.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let user = Users::default().by_uid(rustix::process::geteuid());
+        let found = environment(&request(&["x"], &[("B", "explicit")]), renewed, &user).unwrap();
+        let found = ["A", "B", "LANG", "TERM"].map(|name| found[name].as_str());
+        assert_eq!(found, ["renewed", "explicit", "renewed", "dumb"]);
     }
 
     #[test]

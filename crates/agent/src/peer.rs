@@ -9,6 +9,7 @@ use proto::guest::{ErrorCode, MAX_CHUNK, Reply};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
+use serde::Serialize;
 
 /// How long a client that is told goodbye may take to listen.
 const PARTING: Duration = Duration::from_secs(1);
@@ -90,6 +91,17 @@ impl Peer {
     /// Puts a reply behind what waits to be sent.
     pub(crate) fn queue_reply(&mut self, reply: &Reply) -> Result<(), PeerError> {
         Ok(write_message(&mut self.outgoing, reply)?)
+    }
+
+    /// Puts bytes behind what waits to be sent, in as many frames as it takes.
+    pub(crate) fn queue_data(&mut self, channel: Channel, bytes: &[u8]) -> Result<(), PeerError> {
+        bytes.chunks(MAX_CHUNK).try_for_each(|chunk| self.queue(channel, chunk))
+    }
+
+    /// Sends any message and everything before it, until an instant.
+    pub(crate) fn send(&mut self, message: &impl Serialize, until: Instant) -> Result<(), PeerError> {
+        write_message(&mut self.outgoing, message)?;
+        self.flush(Some(until))
     }
 
     /// How many bytes wait to be sent.

@@ -8,13 +8,14 @@ use std::path::PathBuf;
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::renew::Scope;
 use crate::serve::Listener;
 use crate::service::{Service, ServiceError, read_token};
 
 /// Why a plain agent does not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlainError {
-    #[error("usage: forkd-agent --serve unix:PATH | --serve tcp:ADDR:PORT [--token-file FILE]")]
+    #[error("usage: forkd-agent --serve unix:PATH|tcp:ADDR:PORT [--token-file FILE] [--root DIR]")]
     Usage,
     #[error("cannot listen on {address}: {source}")]
     Listen { address: String, source: io::Error },
@@ -24,12 +25,13 @@ pub(crate) enum PlainError {
 
 /// Serves until a client powers it off.
 pub(crate) fn run(arguments: &[OsString]) -> Result<(), PlainError> {
-    let (address, token_file) = parse(arguments).ok_or(PlainError::Usage)?;
-    let token = token_file.as_deref().map(read_token).transpose()?;
-    let listener = listen(address)?;
+    let options = Options::parse(arguments).ok_or(PlainError::Usage)?;
+    let token = options.token_file.as_deref().map(read_token).transpose()?;
+    let listener = listen(options.address)?;
     // Orphans of what we start come to us, as they come to PID 1.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(ServiceError::from)?;
-    let service = Service::start(listener, token, getrlimit(Resource::Nofile))?;
+    let scope = options.root.map_or(Scope::Nothing, Scope::Directory);
+    let service = Service::start(listener, token, getrlimit(Resource::Nofile), scope)?;
     // Whoever asked for a reboot can start it again.
     service.wait_for_stop();
     service.children.close();
@@ -37,13 +39,26 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<(), PlainError> {
     Ok(())
 }
 
-fn parse(arguments: &[OsString]) -> Option<(&str, Option<PathBuf>)> {
-    match arguments {
-        [serve, address] if serve == "--serve" => Some((address.to_str()?, None)),
-        [serve, address, flag, file] if serve == "--serve" && flag == "--token-file" => {
-            Some((address.to_str()?, Some(file.into())))
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options<'a> {
+    address: &'a str,
+    token_file: Option<PathBuf>,
+    /// Below which a renewal writes its files; without it nothing is renewed, this being somebody's own machine.
+    root: Option<PathBuf>,
+}
+
+impl<'a> Options<'a> {
+    fn parse(arguments: &'a [OsString]) -> Option<Self> {
+        let [serve, address, flags @ ..] = arguments else { return None };
+        let mut options = Self { address: address.to_str()?, ..Self::default() };
+        for flag in flags.chunks(2) {
+            match flag {
+                [name, file] if name == "--token-file" => options.token_file = Some(file.into()),
+                [name, root] if name == "--root" => options.root = Some(root.into()),
+                _ => return None,
+            }
         }
-        _ => None,
+        (serve == "--serve").then_some(options)
     }
 }
 
@@ -54,4 +69,25 @@ fn listen(address: &str) -> Result<Listener, PlainError> {
         _ => return Err(PlainError::Usage),
     };
     listening.map_err(|source| PlainError::Listen { address: address.into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_options_are_understood() {
+        let parse = |words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(Into::into).collect();
+            Options::parse(&words).map(|options| (options.address.to_owned(), options.token_file, options.root))
+        };
+        assert_eq!(parse(&["--serve", "unix:/a"]), Some(("unix:/a".into(), None, None)));
+        let all = parse(&["--serve", "tcp:x:1", "--root", "/r", "--token-file", "/t"]);
+        assert_eq!(all, Some(("tcp:x:1".into(), Some("/t".into()), Some("/r".into()))));
+        for bad in
+            [&[][..], &["--serve"], &["--serve", "unix:/a", "--root"], &["x", "unix:/a"], &["--serve", "a", "b", "c"]]
+        {
+            assert_eq!(parse(bad), None, "{bad:?}");
+        }
+    }
 }

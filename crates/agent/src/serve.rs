@@ -15,14 +15,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use proto::codec::{Channel, Frame};
-use proto::guest::{AgentHello, ErrorCode, ExecRequest, GENERATION, Reply, Request};
-use rustix::process::Rlimit;
+use proto::guest::{AgentHello, ErrorCode, EvalRequest, ExecRequest, GENERATION, Reply, Request};
 use vsock::{VMADDR_CID_HOST, VsockListener};
 
-use crate::children::Children;
 use crate::console::say;
-use crate::launch::launch;
+use crate::interpreter::WarmInterpreter;
+use crate::launch::Launcher;
 use crate::peer::{Peer, PeerError};
+use crate::renew::Renewer;
 use crate::session::{Session, SessionError};
 
 /// How long a client may take to say hello.
@@ -69,13 +69,13 @@ pub(crate) enum Stop {
 
 /// What every connection shares.
 pub(crate) struct Host {
-    pub(crate) children: Arc<Children>,
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) interpreter: Arc<WarmInterpreter>,
+    pub(crate) renewer: Renewer,
     /// What a client must know; nothing where the transport already proves who it is.
     pub(crate) token: Option<String>,
     pub(crate) hello: AgentHello,
     pub(crate) stop: Sender<Stop>,
-    /// How many files a started process may open.
-    pub(crate) open_files: Rlimit,
 }
 
 /// Accepts clients for ever.
@@ -187,6 +187,15 @@ fn obey(peer: &mut Peer, host: &Host) -> Result<(), ConverseError> {
                 had_session = true;
                 exec(peer, host, &request)?;
             }
+            Request::Renew(request) => {
+                let renewed = host.renewer.renew(&request).map(Reply::Renewed);
+                peer.reply(&renewed.unwrap_or_else(|error| refusal(ErrorCode::Failed, &error)))?;
+            }
+            Request::Warm(request) => {
+                let warmed = host.interpreter.warm(&request).map(Reply::Warmed);
+                peer.reply(&warmed.unwrap_or_else(|error| refusal(error.code(), &error)))?;
+            }
+            Request::Eval(request) => eval(peer, host, &request)?,
             Request::Poweroff => return stop(peer, host, Stop::Poweroff),
             Request::Reboot => return stop(peer, host, Stop::Reboot),
             Request::Hello { .. } | Request::Signal { .. } | Request::Resize(_) => {
@@ -201,9 +210,9 @@ fn unexpected(frame: &Frame) -> ConverseError {
 }
 
 fn exec(peer: &mut Peer, host: &Host, request: &ExecRequest) -> Result<(), ConverseError> {
-    let (child, streams) = match launch(&host.children, request, host.open_files) {
+    let (child, streams) = match host.launcher.launch(request, &[]) {
         Ok(launched) => launched,
-        Err(error) => return Ok(peer.reply(&Reply::Error { code: error.code(), message: error.to_string() })?),
+        Err(error) => return Ok(peer.reply(&refusal(error.code(), &error))?),
     };
     match Session::new(peer, child, streams, request).run() {
         Ok(()) => Ok(()),
@@ -216,6 +225,21 @@ fn exec(peer: &mut Peer, host: &Host, request: &ExecRequest) -> Result<(), Conve
             Err(ConverseError::Refused { code: ErrorCode::Failed, message: error.to_string() })
         }
     }
+}
+
+fn eval(peer: &mut Peer, host: &Host, request: &EvalRequest) -> Result<(), ConverseError> {
+    let evaluation = match host.interpreter.evaluate(request) {
+        Ok(evaluation) => evaluation,
+        Err(error) => return Ok(peer.reply(&refusal(error.code(), &error))?),
+    };
+    for (channel, bytes) in [Channel::Stdout, Channel::Stderr].into_iter().zip(&evaluation.output) {
+        peer.queue_data(channel, bytes)?;
+    }
+    Ok(peer.reply(&Reply::Evaluated(evaluation.evaluated))?)
+}
+
+fn refusal(code: ErrorCode, error: &impl ToString) -> Reply {
+    Reply::Error { code, message: error.to_string() }
 }
 
 fn stop(peer: &mut Peer, host: &Host, what: Stop) -> Result<(), ConverseError> {

@@ -13,6 +13,9 @@ use rustix::process::{Resource, Rlimit};
 use rustix::time::ClockId;
 
 use crate::children::Children;
+use crate::interpreter::WarmInterpreter;
+use crate::launch::Launcher;
+use crate::renew::{Renewer, Scope};
 use crate::serve::{Host, Listener, Stop, serve};
 
 /// A client costs a handful of descriptors, and there may be a thousand of them.
@@ -47,8 +50,14 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Begins to serve. `open_files` is what started processes get; our own limit is raised.
-    pub(crate) fn start(listener: Listener, token: Option<String>, open_files: Rlimit) -> Result<Self, ServiceError> {
+    /// Begins to serve. `open_files` is what started processes get; our own limit is raised. `scope` is what a renewal
+    /// may change.
+    pub(crate) fn start(
+        listener: Listener,
+        token: Option<String>,
+        open_files: Rlimit,
+        scope: Scope,
+    ) -> Result<Self, ServiceError> {
         raise_open_files(open_files)?;
         let (stop, stopped) = mpsc::channel();
         let children = Children::new()?;
@@ -58,7 +67,10 @@ impl Service {
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             boot_ms: since_boot_ms(),
         };
-        let host = Arc::new(Host { children: Arc::clone(&children), token, hello, stop: stop.clone(), open_files });
+        let launcher = Arc::new(Launcher::new(Arc::clone(&children), open_files));
+        let interpreter = Arc::new(WarmInterpreter::new(Arc::clone(&launcher)));
+        let renewer = Renewer::new(scope, Arc::clone(&launcher), Arc::clone(&interpreter));
+        let host = Arc::new(Host { launcher, interpreter, renewer, token, hello, stop: stop.clone() });
         thread::Builder::new().name("accept".into()).spawn(move || serve(&listener, &host))?;
         Ok(Self { children, stop, stopped })
     }

@@ -1,13 +1,16 @@
-//! Every unsafe operation of the agent: process creation, signals, and the ioctls that set up a network card.
+//! Every unsafe operation of the agent: process creation, signals, and the ioctls of the network card and the kernel's
+//! random number generator.
 
 use std::ffi::{CString, c_char, c_int};
 use std::io;
 
 mod netif;
 mod process;
+mod random;
 
 pub(crate) use netif::Interface;
 pub(crate) use process::{Failure, Identity, Plan, Stage, fork_exec};
+pub(crate) use random::reseed;
 
 /// Strings the way `execve` wants them: pointers with a null at the end, and what they point to.
 pub(crate) struct CStrings {

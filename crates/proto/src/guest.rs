@@ -20,9 +20,18 @@
 //! The generation is one number for the whole surface. A snapshot holds the agent it was taken with for ever, so the
 //! host adapts: a message is sent only to an agent whose generation is at least the message's [`Request::since`].
 
+mod eval;
+mod renew;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+pub use eval::{
+    EvalError, EvalRequest, Evaluated, Exception, InterpreterState, MAX_EVAL_OUTPUT, MAX_EVAL_TIMEOUT_MS, WarmRequest,
+    Warmed,
+};
+pub use renew::{Entropy, FieldError, HostName, MachineId, Metadata, RenewRequest, Renewed, Variables, Word};
 
 /// The newest generation this build speaks.
 pub const GENERATION: u16 = 1;
@@ -56,6 +65,13 @@ pub enum Request {
     Resize(TtySize),
     /// Is anybody there? Answered with [`Reply::Done`].
     Ping,
+    /// After a fork: makes the guest somebody of its own. Answered with [`Reply::Renewed`] when it is; sent again, it
+    /// does everything again.
+    Renew(Box<RenewRequest>),
+    /// Starts the warm interpreter. Answered with [`Reply::Warmed`].
+    Warm(WarmRequest),
+    /// Runs code in the warm interpreter. Answered with what it wrote, as data frames, and [`Reply::Evaluated`].
+    Eval(EvalRequest),
     /// Syncs the disks and powers the guest off. Answered with [`Reply::Done`] before it happens.
     Poweroff,
     /// Syncs the disks and restarts the guest. Answered with [`Reply::Done`] before it happens.
@@ -75,7 +91,8 @@ impl Request {
 pub struct ExecRequest {
     /// Program and arguments; the program is looked up in the `PATH` the process will have.
     pub argv: Vec<String>,
-    /// Added to the agent's own small default environment (`PATH`, `HOME`, `USER`, `TERM`, `LANG`).
+    /// Added to the agent's own small default environment (`PATH`, `HOME`, `USER`, `TERM`, `LANG`) and to what
+    /// [`Request::Renew`] brought; wins over both.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// Where to start; the user's home when absent.
@@ -138,6 +155,12 @@ pub enum Reply {
         #[serde(default)]
         timed_out: bool,
     },
+    /// The guest is somebody of its own.
+    Renewed(Renewed),
+    /// The interpreter is warm.
+    Warmed(Warmed),
+    /// The code has ended.
+    Evaluated(Evaluated),
     /// The request was carried out and has no other answer.
     Done,
     /// The request was not carried out. Ends the session if there was one.
@@ -201,6 +224,10 @@ pub enum ErrorCode {
     BadCwd,
     /// An argument cannot be used (empty argv, a NUL byte, a bad signal).
     BadArgument,
+    /// It was not done in the time it was given.
+    Timeout,
+    /// A module could not be imported; the message is the traceback.
+    ImportFailed,
     /// The guest could not do it (no memory, no processes left, ...).
     Failed,
     /// A code of a later generation.
@@ -209,52 +236,4 @@ pub enum ErrorCode {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_killed_process_shows_as_a_shell_shows_it() {
-        assert_eq!(ExitStatus::Code(7).shell_code(), 7);
-        assert_eq!(ExitStatus::Signal(9).shell_code(), 137);
-    }
-
-    #[test]
-    fn the_surface_of_generation_1_is_frozen() {
-        let requests = [
-            Request::Hello { generation: 1, token: None },
-            Request::Exec(ExecRequest { argv: vec!["true".into()], ..ExecRequest::default() }),
-            Request::Exec(ExecRequest {
-                argv: vec!["sh".into(), "-c".into(), "id".into()],
-                env: BTreeMap::from([("A".into(), "b".into())]),
-                cwd: Some("/tmp".into()),
-                user: Some("nobody".into()),
-                timeout_ms: Some(1500),
-                stdio: Stdio::Tty(TtySize { rows: 24, cols: 80 }),
-            }),
-            Request::Signal { signal: 15 },
-            Request::Resize(TtySize { rows: 50, cols: 120 }),
-            Request::Ping,
-            Request::Poweroff,
-            Request::Reboot,
-        ];
-        let replies = [
-            Reply::Hello(AgentHello { generation: 1, agent: "0.1.0".into(), kernel: "6.1.0".into(), boot_ms: 90 }),
-            Reply::Started { pid: 42 },
-            Reply::StdinCredit { bytes: 4096 },
-            Reply::Exited { status: ExitStatus::Code(0), timed_out: false },
-            Reply::Exited { status: ExitStatus::Signal(9), timed_out: true },
-            Reply::Done,
-            Reply::Error { code: ErrorCode::NotFound, message: "no such program: x".into() },
-        ];
-        let lines = requests.iter().map(serde_json::to_string).chain(replies.iter().map(serde_json::to_string));
-        let surface: String = lines.map(|line| line.unwrap() + "\n").collect();
-        assert_eq!(surface, include_str!("../schema/gen-1.jsonl"), "a released message changed its shape");
-    }
-
-    #[test]
-    fn a_code_from_the_future_is_still_an_error() {
-        let text = r#"{"reply":"error","code":"sunspots","message":"x"}"#;
-        let reply: Reply = serde_json::from_str(text).unwrap();
-        assert!(matches!(reply, Reply::Error { code: ErrorCode::Unknown, .. }));
-    }
-}
+mod tests;

@@ -3,14 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::codec::{read_message, write_message};
-use proto::guest::{AgentHello, ExecRequest, GENERATION, Reply, Request};
+use proto::codec::{CodecError, read_message, write_message};
+use proto::guest::{
+    AgentHello, ExecRequest, GENERATION, MAX_EVAL_TIMEOUT_MS, RenewRequest, Renewed, Reply, Request, WarmRequest,
+    Warmed,
+};
 
 use crate::transport::Until;
 use crate::{Exec, SessionError, Transport};
 
 /// How long an answer that needs no work may take. Generous: an emulated host under load is slow, not dead.
-const REPLY_PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const REPLY_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a renewal may take: the agent gives its hooks half of it.
+const RENEW_PATIENCE: Duration = Duration::from_secs(120);
 
 /// A connection to an agent, between sessions.
 #[derive(Debug)]
@@ -41,6 +46,10 @@ impl Connection {
         }
     }
 
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
     pub(crate) const fn from_parts(transport: Arc<Transport>, hello: AgentHello) -> Self {
         Self { transport, hello }
     }
@@ -57,6 +66,30 @@ impl Connection {
     /// When it does not.
     pub fn ping(&mut self) -> Result<(), SessionError> {
         self.expect_done(&Request::Ping)
+    }
+
+    /// Makes a forked guest somebody of its own; returns when it is.
+    ///
+    /// # Errors
+    /// [`SessionError::Refused`] when a step could not be done; the message names it. It may be tried again.
+    pub fn renew(&mut self, request: &RenewRequest) -> Result<Renewed, SessionError> {
+        match ask(&self.transport, &Request::Renew(Box::new(request.clone())), RENEW_PATIENCE)? {
+            Reply::Renewed(renewed) => Ok(renewed),
+            reply => Err(SessionError::unexpected(&reply)),
+        }
+    }
+
+    /// Starts the warm interpreter and has it import modules; returns when they are imported.
+    ///
+    /// # Errors
+    /// [`SessionError::Refused`]: `NotFound` when there is no such interpreter, `ImportFailed` with the traceback,
+    /// `Timeout` when it took too long.
+    pub fn warm(&mut self, request: &WarmRequest) -> Result<Warmed, SessionError> {
+        let patience = REPLY_PATIENCE + limit(request.timeout_ms) * 2;
+        match ask(&self.transport, &Request::Warm(request.clone()), patience)? {
+            Reply::Warmed(warmed) => Ok(warmed),
+            reply => Err(SessionError::unexpected(&reply)),
+        }
     }
 
     /// Has the guest shut down; returns when the agent has agreed, before it happens.
@@ -99,7 +132,7 @@ fn ask(transport: &Transport, request: &Request, patience: Duration) -> Result<R
     // A refusal can overtake the request: the agent turns a connection away and closes it without reading. Its words
     // are worth more than the broken pipe, so the answer is read even when the request could not be sent.
     let mut until = Until::new(transport, patience);
-    let sent = write_message(&mut until, request).map_err(|error| SessionError::from_codec(error, patience));
+    let sent = send(&mut until, request, patience)?;
     let reply = read_message(&mut until).map_err(|error| SessionError::from_codec(error, patience));
     until.lift().map_err(|source| SessionError::Lost { source })?;
     match reply {
@@ -108,6 +141,23 @@ fn ask(transport: &Transport, request: &Request, patience: Duration) -> Result<R
         Ok(None) => sent.and(Err(SessionError::closed())),
         Err(error) => sent.and(Err(error)),
     }
+}
+
+/// Sends a request; the inner error is one that an answer can still explain.
+pub(crate) fn send(
+    until: &mut Until<'_>,
+    request: &Request,
+    patience: Duration,
+) -> Result<Result<(), SessionError>, SessionError> {
+    match write_message(until, request) {
+        Err(CodecError::TooLong { .. }) => Err(SessionError::RequestTooLong),
+        sent => Ok(sent.map_err(|error| SessionError::from_codec(error, patience))),
+    }
+}
+
+/// A time limit as the agent understands it.
+pub(crate) fn limit(timeout_ms: u64) -> Duration {
+    Duration::from_millis(timeout_ms.min(MAX_EVAL_TIMEOUT_MS))
 }
 
 #[cfg(test)]
@@ -151,6 +201,13 @@ mod tests {
         while ours.write(&[0; 4096]).is_ok() {}
         ours.set_nonblocking(false).unwrap();
         assert!(matches!(Connection::open(ours, None, SHORT), Err(SessionError::Timeout { waited: SHORT })));
+    }
+
+    #[test]
+    fn a_request_too_long_to_be_sent_is_not_waited_for() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let token = "x".repeat(300 << 10);
+        assert!(matches!(Connection::open(ours, Some(&token), SHORT), Err(SessionError::RequestTooLong)));
     }
 
     #[test]

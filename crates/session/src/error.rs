@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use proto::codec::CodecError;
+use proto::codec::{CodecError, MAX_PAYLOAD};
 use proto::guest::ErrorCode;
 
 /// Why a session could not begin or go on.
@@ -50,6 +50,9 @@ pub enum SessionError {
         /// How long was waited.
         waited: Duration,
     },
+    /// The request is longer than what an agent takes; nothing was sent.
+    #[error("the request is longer than the {} KiB an agent takes", MAX_PAYLOAD >> 10)]
+    RequestTooLong,
     /// The process is over; there is nothing to signal, resize or feed any more.
     #[error("the process has already ended")]
     Ended,

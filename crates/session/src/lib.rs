@@ -4,8 +4,8 @@
 //! connect_vsock ─┐
 //! UnixStream ────┼─> Transport ─ Connection::open ─> Connection ─ exec ─> Exec ─ Exited ─> into_connection
 //! TcpStream ─────┘                (hello, token)      ping                 ├ next_event   stdout, stderr, credits
-//!                                                     poweroff             ├ stdin()      from any thread
-//!                                                     reboot               └ control()    signal, resize
+//!                                                     renew, warm, eval    ├ stdin()      from any thread
+//!                                                     poweroff, reboot     └ control()    signal, resize
 //! ```
 //!
 //! One connection carries one exec at a time; many execs are many connections. Whoever drops an [`Exec`] before its
@@ -16,6 +16,7 @@
 
 mod connection;
 mod error;
+mod eval;
 mod exec;
 mod flow;
 mod output;
@@ -23,8 +24,12 @@ mod transport;
 
 pub use connection::Connection;
 pub use error::SessionError;
+pub use eval::Evaluation;
 pub use exec::{Event, Exec};
 pub use flow::{ExecControl, StdinWriter};
 pub use output::Output;
-pub use proto::guest::{AgentHello, ErrorCode, ExecRequest, ExitStatus, Stdio, TtySize};
+pub use proto::guest::{
+    AgentHello, Entropy, ErrorCode, EvalError, EvalRequest, Exception, ExecRequest, ExitStatus, FieldError, HostName,
+    InterpreterState, MachineId, Metadata, RenewRequest, Renewed, Stdio, TtySize, Variables, WarmRequest, Warmed, Word,
+};
 pub use transport::{Transport, connect_vsock};

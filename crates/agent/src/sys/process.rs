@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::Access;
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::{Gid, Uid};
 
@@ -42,6 +42,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) stdio: [BorrowedFd<'a>; 3],
     /// Its stdin becomes its controlling terminal.
     pub(crate) terminal: bool,
+    /// What it inherits besides, under the numbers they have here.
+    pub(crate) keep: &'a [BorrowedFd<'a>],
     /// Its limit of open files; ours is higher.
     pub(crate) open_files: Rlimit,
     /// Where a failure is reported; closed on exec.
@@ -137,7 +139,7 @@ fn set_up(plan: &Plan<'_>) -> Result<(), Errno> {
     rustix::process::setrlimit(Resource::Nofile, plan.open_files)?;
     default_signals();
     close_rest_on_exec();
-    Ok(())
+    plan.keep.iter().try_for_each(|fd| rustix::io::fcntl_setfd(fd, FdFlags::empty()))
 }
 
 /// Everything of ours is closed on exec anyway; this is for what the agent itself was started with.

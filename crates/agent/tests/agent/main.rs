@@ -1,9 +1,13 @@
 //! The whole protocol against a real agent process, through the client the engine uses.
 
 #[cfg(test)]
+mod eval;
+#[cfg(test)]
 mod exec;
 #[cfg(test)]
 mod protocol;
+#[cfg(test)]
+mod renew;
 #[cfg(test)]
 mod streams;
 #[cfg(test)]

@@ -1,13 +1,16 @@
 //! A real agent process, and ways to talk to it.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio as ProcessStdio};
 use std::time::{Duration, Instant};
 
-use session::{Connection, ErrorCode, Exec, ExecRequest, ExitStatus, Output, SessionError, Stdio};
+use session::{
+    Connection, ErrorCode, Exec, ExecRequest, ExitStatus, Metadata, Output, RenewRequest, SessionError, Stdio,
+};
 
 /// Longer than anything here takes, so that only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -16,6 +19,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Agent {
     process: Child,
     pub(crate) socket: PathBuf,
+    root: Option<tempfile::TempDir>,
     _dir: tempfile::TempDir,
 }
 
@@ -24,11 +28,28 @@ impl Agent {
         Self::start_with(&[], |dir| format!("unix:{}", dir.join("agent").display()))
     }
 
-    pub(crate) fn start_with(more: &[&str], address: impl Fn(&std::path::Path) -> String) -> Self {
+    /// An agent that has been renewed, with these variables; its files are below `root`.
+    pub(crate) fn start_renewed(env: &[(&str, &str)]) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        let more = ["--root", root.path().to_str().unwrap()];
+        let mut agent = Self::start_with(&more, |dir| format!("unix:{}", dir.join("agent").display()));
+        agent.connect().renew(&renewal(env)).unwrap();
+        agent.root = Some(root);
+        agent
+    }
+
+    /// Where a renewal writes its files.
+    pub(crate) fn root(&self) -> &Path {
+        self.root.as_ref().expect("it was started with one").path()
+    }
+
+    pub(crate) fn start_with(more: &[&str], address: impl Fn(&Path) -> String) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_forkd-agent"));
         command.arg("--serve").arg(address(dir.path())).args(more).stdin(ProcessStdio::null());
-        let agent = Self { process: command.spawn().unwrap(), socket: dir.path().join("agent"), _dir: dir };
+        let process = command.spawn().unwrap();
+        let agent = Self { process, socket: dir.path().join("agent"), root: None, _dir: dir };
         agent.wait_until_it_listens(&address(agent._dir.path()));
         agent
     }
@@ -107,6 +128,21 @@ pub(crate) fn shell(script: &str) -> ExecRequest {
 
 pub(crate) fn with_pipes(request: ExecRequest) -> ExecRequest {
     ExecRequest { stdio: Stdio::Pipes, ..request }
+}
+
+/// A renewal of a sandbox `sb-1`.
+pub(crate) fn renewal(env: &[(&str, &str)]) -> RenewRequest {
+    let env: BTreeMap<_, _> = env.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    RenewRequest {
+        sandbox_id: "sb-1".parse().unwrap(),
+        hostname: "sb-1".parse().unwrap(),
+        machine_id: "0123456789abcdef0123456789abcdef".parse().unwrap(),
+        generation: "g-1".parse().unwrap(),
+        env: env.try_into().unwrap(),
+        metadata: Metadata::default(),
+        wall_clock_unix_ns: 0,
+        entropy: vec![7; 32].try_into().unwrap(),
+    }
 }
 
 /// Waits for a condition, and fails when it never comes true.

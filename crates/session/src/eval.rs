@@ -1,0 +1,139 @@
+//! Code for the guest's warm interpreter, and what came of it.
+
+use std::time::Duration;
+
+use proto::codec::{Channel, read_frame};
+use proto::guest::{EvalError, EvalRequest, Evaluated, InterpreterState, MAX_EVAL_OUTPUT, Reply, Request};
+
+use crate::connection::{REPLY_PATIENCE, limit, send};
+use crate::transport::Until;
+use crate::{Connection, SessionError};
+
+/// What code returned, wrote and did to the interpreter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evaluation {
+    /// The `repr` of the last expression, unless that was `None`.
+    pub value: Option<String>,
+    /// Why there is no value.
+    pub error: Option<EvalError>,
+    /// What was written to standard output meanwhile, by the code or whatever it started.
+    pub stdout: Vec<u8>,
+    /// What was written to standard error.
+    pub stderr: Vec<u8>,
+    /// Something of the above was too long and is not all there.
+    pub truncated: bool,
+    /// Whether what earlier code left is still there.
+    pub interpreter: InterpreterState,
+}
+
+impl Connection {
+    /// Runs code in the warm interpreter, which is started if there is none. An exception, a timeout and the
+    /// interpreter's end are results: see [`Evaluation::error`].
+    ///
+    /// # Errors
+    /// [`SessionError::Refused`] when the code was not run: `NotFound` when the guest has no interpreter, `Timeout` when
+    /// the code of others took all the time, `ImportFailed` when a lost interpreter could not be warmed again.
+    pub fn eval(&mut self, request: &EvalRequest) -> Result<Evaluation, SessionError> {
+        // Twice: once for the code of others, once for this. The agent adds what starting an interpreter takes.
+        let patience = REPLY_PATIENCE * 2 + limit(request.timeout_ms) * 2;
+        let transport = self.transport();
+        let mut until = Until::new(transport, patience);
+        let sent = send(&mut until, &Request::Eval(request.clone()), patience)?;
+        let received = receive(&mut until, patience);
+        until.lift().map_err(|source| SessionError::Lost { source })?;
+        match received {
+            // What the agent says explains a request that could not be sent; a broken pipe does not.
+            Ok(_) | Err(SessionError::Refused { .. }) => received,
+            Err(error) => {
+                // The rest of the answer may still come, and must not be taken for that of another request. Hanging up
+                // fails when the agent is gone already, which is as good.
+                drop(transport.hang_up());
+                sent.and(Err(error))
+            }
+        }
+    }
+}
+
+fn receive(until: &mut Until<'_>, patience: Duration) -> Result<Evaluation, SessionError> {
+    let codec = |error| SessionError::from_codec(error, patience);
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    loop {
+        let frame = read_frame(until).map_err(codec)?.ok_or_else(SessionError::closed)?;
+        let kept = match frame.channel {
+            Channel::Stdout => &mut stdout,
+            Channel::Stderr => &mut stderr,
+            Channel::Stdin => return Err(SessionError::unexpected(&frame.channel)),
+            Channel::Message => {
+                return match frame.message().map_err(codec)? {
+                    Reply::Evaluated(Evaluated { value, error, truncated, interpreter }) => {
+                        Ok(Evaluation { value, error, stdout, stderr, truncated, interpreter })
+                    }
+                    Reply::Error { code, message } => Err(SessionError::Refused { code, message }),
+                    reply => Err(SessionError::unexpected(&reply)),
+                };
+            }
+        };
+        kept.extend_from_slice(&frame.payload);
+        if kept.len() > MAX_EVAL_OUTPUT {
+            return Err(SessionError::Protocol { what: format!("more than {MAX_EVAL_OUTPUT} bytes of output") });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use proto::codec::{write_frame, write_message};
+    use proto::guest::{AgentHello, ErrorCode, GENERATION};
+
+    use super::*;
+
+    /// What an eval comes to when the agent says this.
+    fn answered(say: impl FnOnce(&mut UnixStream) + Send) -> Result<Evaluation, SessionError> {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let hello = AgentHello { generation: GENERATION, agent: "x".into(), kernel: "x".into(), boot_ms: 0 };
+        write_message(&mut theirs, &Reply::Hello(hello)).unwrap();
+        let mut connection = Connection::open(ours, None, Duration::from_secs(10)).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || say(&mut theirs));
+            connection.eval(&EvalRequest { code: "1".into(), timeout_ms: 0 })
+        })
+    }
+
+    fn done(interpreter: InterpreterState) -> Reply {
+        Reply::Evaluated(Evaluated { value: Some("1".into()), error: None, truncated: false, interpreter })
+    }
+
+    #[test]
+    fn the_output_is_put_together() {
+        let evaluation = answered(|agent| {
+            for (channel, bytes) in [(Channel::Stdout, "a"), (Channel::Stderr, "x"), (Channel::Stdout, "b")] {
+                write_frame(agent, channel, bytes.as_bytes()).unwrap();
+            }
+            write_message(agent, &done(InterpreterState::Restarted)).unwrap();
+        })
+        .unwrap();
+        assert_eq!((evaluation.stdout.as_slice(), evaluation.stderr.as_slice()), (&b"ab"[..], &b"x"[..]));
+        assert_eq!((evaluation.value.as_deref(), evaluation.interpreter), (Some("1"), InterpreterState::Restarted));
+    }
+
+    #[test]
+    fn an_agent_cannot_send_without_end_or_out_of_place() {
+        let endless = answered(|agent| while write_frame(agent, Channel::Stdout, &[0; 65_536]).is_ok() {});
+        assert!(matches!(endless, Err(SessionError::Protocol { .. })), "{endless:?}");
+        let stdin = answered(|agent| write_frame(agent, Channel::Stdin, b"x").unwrap());
+        assert!(matches!(stdin, Err(SessionError::Protocol { .. })), "{stdin:?}");
+        let lost = answered(|agent| write_frame(agent, Channel::Stdout, b"x").unwrap());
+        assert!(matches!(lost, Err(SessionError::Lost { .. })), "{lost:?}");
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_code() {
+        let refused = answered(|agent| {
+            let message = "there is no program `python3`".into();
+            write_message(agent, &Reply::Error { code: ErrorCode::NotFound, message }).unwrap();
+        });
+        assert!(matches!(refused, Err(SessionError::Refused { code: ErrorCode::NotFound, .. })), "{refused:?}");
+    }
+}
