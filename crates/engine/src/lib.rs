@@ -1,34 +1,67 @@
 //! The verbs on VMs: blocking calls, one file each, without a terminal and without printing.
 //!
 //! ```text
-//! doctor   what this machine can do           place   where VMs run here
-//! boot     VMM process + agent = Vm           exec    a process in a Vm
+//! doctor     what this machine can do                  place      where VMs run here
+//! boot       VMM process + agent = Vm                  snapshot   boot, warm up, keep in the store
+//! fork       n children of a snapshot's template       template   the process they are forked from
+//! list, find, kill, exec, eval, ping                   a child, by its id
 //! ```
 //!
-//! A [`Vm`] is a guard: when it is dropped, its process, its directory and its network are gone.
-
-#![forbid(unsafe_code)]
+//! A [`Vm`] is a guard: when it is dropped, its process, its directory and its network are gone. A [`Child`] is a name:
+//! it lives by itself, whoever made it, until it is killed or, if it was made so, until its [`Forked`] is dropped.
 
 mod boot;
+mod caller;
 mod cancel;
+mod child;
+mod childdir;
 mod cmdline;
 mod console;
 pub mod doctor;
+mod eval;
 mod exec;
+mod fork;
+mod freeze;
+mod hearing;
+mod kill;
+mod limits;
+mod list;
+mod memory;
+mod pidfd;
+mod ping;
 pub mod place;
+mod pool;
 mod probe;
 mod probe_memory;
 mod process;
 mod programs;
+mod random;
+mod snapshot;
+mod sys;
+mod template;
+#[cfg(test)]
+mod testing;
 mod vm;
 mod vmdir;
 
 pub use boot::{BootError, BootSpec, boot};
 pub use cancel::Cancel;
+pub use child::Child;
+pub use fork::{
+    ChildError, ChildOptions, ForkError, ForkSpec, ForkTimings, Forked, ForkedChild, MAX_CHILDREN, Results, fork,
+};
+pub use freeze::{FreezeError, Frozen};
+pub use kill::{KillError, kill, kill_many, sweep};
+pub use list::{FindError, find, list};
+pub use memory::MemoryUse;
 pub use net::{Tap, TapError};
+pub use ping::Pong;
 pub use probe::{KvmVerdict, Probe};
 pub use process::ProcessError;
 pub use programs::{Program, ProgramError, on_path};
-pub use proto::control::Outcome;
+pub use proto::control::{Lifetime, Outcome};
+pub use snapshot::{SnapshotError, SnapshotSpec, Taken, WarmError, WarmUp, snapshot};
+pub use store::{Existing, Manifest, Snapshot, Store, StoreError};
+pub use template::{TemplateError, remove_snapshot, start_template, stop_template};
 pub use vm::{BootTimings, Stopper, Vm};
 pub use vmdir::VmDirError;

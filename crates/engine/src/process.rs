@@ -12,10 +12,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proto::control::{ControlError, ControlSocket, FromVmm, ToVmm};
+use proto::control::{ControlError, ControlSocket, ToVmm};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::cancel::Cancel;
+use crate::hearing::{Waited, hear};
 
 /// Why the VMM process cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -41,19 +42,6 @@ pub enum ProcessError {
         /// What the system says.
         source: io::Error,
     },
-}
-
-/// What a wait ended with.
-#[derive(Debug)]
-pub(crate) enum Waited {
-    /// The VMM said something.
-    Event(FromVmm),
-    /// The VMM closed its end: it is dead or dying.
-    Gone,
-    /// The time is up.
-    TimedOut,
-    /// Somebody called it off.
-    Cancelled,
 }
 
 /// The process; killed and reaped when dropped.
@@ -91,19 +79,7 @@ impl VmmProcess {
 
     /// Waits for what the VMM says next.
     pub(crate) fn wait(&self, until: Instant, cancel: Option<&Cancel>) -> Result<Waited, ProcessError> {
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let mut fds = vec![PollFd::new(&*self.control, PollFlags::IN)];
-            fds.extend(cancel.map(|cancel| PollFd::new(cancel, PollFlags::IN)));
-            match rustix::event::poll(&mut fds, Some(&timespec(left))) {
-                Ok(0) => return Ok(Waited::TimedOut),
-                Ok(_) if fds.get(1).is_some_and(|fd| !fd.revents().is_empty()) => return Ok(Waited::Cancelled),
-                Ok(_) => break,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(ProcessError::Wait { source: error.into() }),
-            }
-        }
-        Ok(self.control.recv()?.map_or(Waited::Gone, |(event, _fds)| Waited::Event(event)))
+        Ok(hear(&self.control, until, cancel)?)
     }
 
     /// Kills the process from whatever thread sees that it is stuck; its owner notices that it is gone.

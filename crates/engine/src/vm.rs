@@ -9,7 +9,8 @@ use proto::control::{ControlError, ControlSocket, FromVmm, Outcome, ToVmm};
 use session::AgentHello;
 
 use crate::console;
-use crate::process::{ProcessError, VmmProcess, Waited};
+use crate::hearing::Waited;
+use crate::process::{ProcessError, VmmProcess};
 use crate::vmdir::VmDir;
 
 /// Beyond this a VMM that was told to stop is killed.
@@ -47,6 +48,10 @@ impl Vm {
         guest_ip: Option<Ipv4Addr>,
     ) -> Self {
         Self { process, dir, hello, timings, guest_ip, outcome: None }
+    }
+
+    pub(crate) const fn process(&self) -> &VmmProcess {
+        &self.process
     }
 
     /// The VM's id.

@@ -1,11 +1,12 @@
 //! The directory of one VM: `run/vms/<id>/` with its sockets and logs.
 //!
-//! It is removed when its owner drops it. An owner that was killed cannot, so each directory is locked while its owner
-//! lives, and whoever makes the next one first removes those that nobody holds:
+//! It is removed when its owner drops it. An owner that was killed cannot, so each directory is locked while somebody
+//! lives who needs it, and whoever makes the next one first removes those that nobody holds:
 //!
 //! ```text
 //! run/vms/.lock            held while a directory is made or swept, so that none is swept before it is locked
 //! run/vms/vm-3f…/          flock held by the owner; the kernel lets go of it when the owner dies
+//! run/vms/sb-66…-1b…/      a forked child's: shared flock held by the child, and by who makes it until it is made
 //! ```
 
 use std::fs::{self, DirBuilder, File};
@@ -15,7 +16,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
+use crate::random::{hex, random};
+
 const PREFIX: &str = "vm-";
+/// What the directories of forked children begin with.
+pub(crate) const CHILD_PREFIX: &str = "sb-";
 /// The longest path a unix socket can have, its terminating zero not counted.
 const MAX_SOCKET_PATH: usize = 107;
 /// A guest's connection to a port of the host goes to `<socket>_<port>`.
@@ -52,22 +57,12 @@ pub(crate) struct VmDir {
 impl VmDir {
     /// Makes a directory with a new random id, readable by nobody else.
     pub(crate) fn create(run: &Path) -> Result<Self, VmDirError> {
-        let all = run.join("vms");
-        let failed = |source| VmDirError::Io { path: all.clone(), source };
-        DirBuilder::new().recursive(true).mode(0o700).create(&all).map_err(failed)?;
-        let guard = File::create(all.join(".lock")).map_err(failed)?;
-        lock(&guard, FlockOperation::LockExclusive).map_err(failed)?;
-        sweep(&all).map_err(failed)?;
-        let id = random_id().map_err(failed)?;
-        let path = all.join(&id);
-        let socket = path.join("vsock.sock");
-        if socket.as_os_str().len() + PORT_SUFFIX > MAX_SOCKET_PATH {
-            return Err(VmDirError::TooLong { path: socket });
-        }
-        DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
-        let dir = File::open(&path).map_err(failed)?;
-        lock(&dir, FlockOperation::NonBlockingLockExclusive).map_err(failed)?;
-        Ok(Self { id, path, _lock: dir })
+        let all = Guarded::enter(run)?;
+        all.sweep()?;
+        let (id, failed) = (random_id(), |source| VmDirError::Io { path: all.path.clone(), source });
+        let id = id.map_err(failed)?;
+        let (path, lock) = all.make(&id, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self { id, path, _lock: lock })
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -95,41 +90,96 @@ impl Drop for VmDir {
     }
 }
 
-/// Removes the directories whose owners are dead.
+/// Where the VMs' directories are.
+pub(crate) fn all_vms(run: &Path) -> PathBuf {
+    run.join("vms")
+}
+
+/// The right to make and sweep directories.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Guarded {
+    /// Waits for its turn, and makes the directory that holds them all.
+    pub(crate) fn enter(run: &Path) -> Result<Self, VmDirError> {
+        let path = all_vms(run);
+        let failed = |source| VmDirError::Io { path: path.clone(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
+        let guard = File::create(path.join(".lock")).map_err(failed)?;
+        lock(&guard, FlockOperation::LockExclusive).map_err(failed)?;
+        Ok(Self { path, _lock: guard })
+    }
+
+    /// Makes one directory and locks it.
+    pub(crate) fn make(&self, id: &str, operation: FlockOperation) -> Result<(PathBuf, File), VmDirError> {
+        let failed = |source| VmDirError::Io { path: self.path.clone(), source };
+        let path = self.path.join(id);
+        let socket = path.join("vsock.sock");
+        if socket.as_os_str().len() + PORT_SUFFIX > MAX_SOCKET_PATH {
+            return Err(VmDirError::TooLong { path: socket });
+        }
+        DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
+        let dir = File::open(&path).map_err(failed)?;
+        lock(&dir, operation).map_err(failed)?;
+        Ok((path, dir))
+    }
+
+    /// Removes the directories that nobody holds.
+    pub(crate) fn sweep(&self) -> Result<(), VmDirError> {
+        sweep(&self.path).map_err(|source| VmDirError::Io { path: self.path.clone(), source })
+    }
+}
+
 fn sweep(all: &Path) -> io::Result<()> {
     for entry in fs::read_dir(all)? {
         let entry = entry?;
-        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
-            continue;
-        }
-        let path = entry.path();
-        match File::open(&path) {
-            Ok(dir) if lock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok() => remove(&path)?,
-            Ok(_) => {}
-            // Its owner has just removed it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if (name.starts_with(PREFIX) || name.starts_with(CHILD_PREFIX)) && !is_held(&entry.path())? {
+            remove(&entry.path())?;
         }
     }
     Ok(())
 }
 
-fn remove(path: &Path) -> io::Result<()> {
+/// Whether somebody holds a directory; one that is gone is held by nobody.
+pub(crate) fn is_held(path: &Path) -> io::Result<bool> {
+    match File::open(path) {
+        Ok(dir) => match rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(false),
+            Err(rustix::io::Errno::AGAIN) => Ok(true),
+            Err(error) => Err(error.into()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a directory that may be gone already.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-fn lock(file: &File, operation: FlockOperation) -> io::Result<()> {
+/// Removes a file that may be gone already.
+pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn lock(file: &File, operation: FlockOperation) -> io::Result<()> {
     rustix::io::retry_on_intr(|| rustix::fs::flock(file, operation)).map_err(io::Error::from)
 }
 
 fn random_id() -> io::Result<String> {
-    let mut bytes = [0; 6];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("{PREFIX}{digits}"))
+    Ok(format!("{PREFIX}{}", hex(&random::<6>()?)))
 }
 
 #[cfg(test)]

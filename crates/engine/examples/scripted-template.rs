@@ -1,0 +1,182 @@
+//! Stands in for `forkd-vmm template` in this crate's tests: it speaks the real messages on real sockets and starts a
+//! process for each child, which behaves as a VM does towards the host. It fails in the way that the name it was started
+//! by says. No guest runs.
+
+#![expect(clippy::exit, clippy::print_stderr, reason = "it plays a program that dies, and its log is what is read")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Command, Stdio, exit};
+use std::thread;
+
+use proto::codec::{read_message, write_message};
+use proto::control::{ChildSpec, ControlSocket, ForkedChild, FromVmm, Lifetime, Outcome, RefusalCode, ToVmm};
+use proto::guest::{AgentHello, ErrorCode, GENERATION, Renewed, Reply, Request};
+use rustix::fs::FlockOperation;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+type Anything = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Anything> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let name = Path::new(&arguments[0]).file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned()?;
+    match &arguments[1..] {
+        [role] if role == "template" => template(&name, &stdin),
+        [role, spec, fate] if role == "child" => child(&serde_json::from_str(spec)?, fate, ControlSocket::from(stdin)),
+        other => Err(format!("what shall {other:?} mean?").into()),
+    }
+}
+
+fn template(name: &str, listener: &OwnedFd) -> Result<(), Anything> {
+    eprintln!("a template that {name}");
+    loop {
+        let connection = ControlSocket::from(rustix::net::accept(listener)?);
+        let name = name.to_owned();
+        thread::spawn(move || {
+            if let Err(error) = serve(&name, &connection) {
+                eprintln!("a connection failed: {error}");
+            }
+        });
+    }
+}
+
+fn serve(name: &str, connection: &ControlSocket) -> Result<(), Anything> {
+    while let Some((message, fds)) = connection.recv()? {
+        match message {
+            ToVmm::Load(_) if name == "refuses" => {
+                let message = "it was made on another CPU".into();
+                connection.send(&FromVmm::Refused { code: RefusalCode::Snapshot, message }, &[])?;
+                exit(0);
+            }
+            ToVmm::Load(_) if name == "dies-loading" => exit(3),
+            ToVmm::Load(spec) => {
+                let expected = 2 + spec.disks.iter().map(|layers| usize::from(layers.get())).sum::<usize>();
+                assert_eq!(fds.len(), expected, "state, memory and the layers");
+                connection.send(&FromVmm::Loaded { setup_us: 1 }, &[])?;
+            }
+            ToVmm::Spawn { children } => spawn(name, connection, children)?,
+            ToVmm::Stop => exit(0),
+            other => return Err(format!("{other:?} is not for a template").into()),
+        }
+    }
+    Ok(())
+}
+
+fn spawn(name: &str, connection: &ControlSocket, children: Vec<ChildSpec>) -> Result<(), Anything> {
+    assert!(children.len() <= 100, "{} children in one message", children.len());
+    let mut forked = Vec::new();
+    for (number, child) in children.into_iter().enumerate() {
+        let fate = match name {
+            "forgets-the-second" if number == 1 => {
+                let message = "the host refused a process".into();
+                let event = FromVmm::NotStarted { id: child.id, code: RefusalCode::Host, message };
+                connection.send(&event, &[])?;
+                continue;
+            }
+            "loses-the-second" if number == 1 => "dies",
+            "loses-the-second-later" if number == 1 => "dies-when-called",
+            "cannot-renew-the-second" if number == 1 => "cannot-renew",
+            "has-a-silent-second" if number == 1 => "is-silent",
+            "resets-first-calls" => "resets-the-first-call",
+            _ => "lives",
+        };
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("child").arg(serde_json::to_string(&child)?).arg(fate);
+        command.stdin(Stdio::from(connection.as_fd().try_clone_to_owned()?));
+        let mut process = command.spawn()?;
+        forked.push(ForkedChild { id: child.id, pid: i32::try_from(process.id())? });
+        thread::spawn(move || process.wait());
+    }
+    if name == "dies-forking" {
+        exit(4);
+    }
+    connection.send(&FromVmm::Forked { children: forked }, &[])?;
+    Ok(())
+}
+
+/// Holds its directory, listens on its sockets, says that it runs, and lives until it is told to stop.
+fn child(spec: &ChildSpec, fate: &str, asker: ControlSocket) -> Result<(), Anything> {
+    let home = File::open(&spec.dir)?;
+    rustix::fs::flock(&home, FlockOperation::NonBlockingLockShared)?;
+    std::fs::write(spec.dir.join("vmm.log"), format!("a child that {fate}\n"))?;
+    if fate == "dies" {
+        exit(5);
+    }
+    let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&listener, &SocketAddrUnix::new(spec.dir.join("control.sock"))?)?;
+    rustix::net::listen(&listener, 64)?;
+    let vsock = UnixListener::bind(spec.dir.join("vsock.sock"))?;
+    asker.send(&FromVmm::Started { id: spec.id.clone(), setup_us: 7 }, &[])?;
+    if spec.lifetime == Lifetime::Connection {
+        thread::spawn(move || {
+            while matches!(asker.recv::<ToVmm>(), Ok(Some(_))) {}
+            exit(0);
+        });
+    }
+    let (dir, fate) = (spec.dir.clone(), fate.to_owned());
+    thread::spawn(move || {
+        for (call, stream) in vsock.incoming().enumerate() {
+            let served = stream.map_err(Into::into).and_then(|stream| agent(stream, &fate, call, &dir));
+            if let Err(error) = served {
+                eprintln!("a session failed: {error}");
+            }
+        }
+    });
+    obey(&listener)
+}
+
+fn obey(listener: &OwnedFd) -> Result<(), Anything> {
+    loop {
+        let connection = ControlSocket::from(rustix::net::accept(listener)?);
+        if let Ok(Some((ToVmm::Stop, _))) = connection.recv() {
+            return Ok(connection.send(&FromVmm::Ended { outcome: Outcome::Stopped }, &[])?);
+        }
+    }
+}
+
+/// The agent's part of one connection.
+fn agent(mut stream: UnixStream, fate: &str, call: usize, dir: &Path) -> Result<(), Anything> {
+    assert_eq!(read_line(&mut stream)?, b"CONNECT 1717\n");
+    match fate {
+        "dies-when-called" => exit(6),
+        "resets-the-first-call" if call == 0 => return Ok(()),
+        "is-silent" => {
+            thread::park();
+        }
+        _ => {}
+    }
+    stream.write_all(b"OK 1073741824\n")?;
+    while let Some(request) = read_message::<Request>(&mut stream)? {
+        let reply = match request {
+            Request::Hello { .. } => {
+                let (agent, kernel) = ("scripted".into(), "none".into());
+                Reply::Hello(AgentHello { generation: GENERATION, agent, kernel, boot_ms: 1 })
+            }
+            Request::Renew(_) if fate == "cannot-renew" => {
+                Reply::Error { code: ErrorCode::Failed, message: "hook 10-net failed".into() }
+            }
+            Request::Renew(request) => {
+                std::fs::write(dir.join("renewed.json"), serde_json::to_vec(&request)?)?;
+                Reply::Renewed(Renewed { took_us: 11, monotonic_ns: 1 })
+            }
+            Request::Ping => Reply::Done,
+            other => return Err(format!("{other:?} was not expected").into()),
+        };
+        write_message(&mut stream, &reply)?;
+    }
+    Ok(())
+}
+
+/// One line, and not a byte behind it.
+fn read_line(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while byte != *b"\n" {
+        stream.read_exact(&mut byte)?;
+        line.extend(byte);
+    }
+    Ok(line)
+}

@@ -1,0 +1,172 @@
+//! n children from one template, each somebody of its own before it counts as ready.
+//!
+//! ```text
+//! store -> template -> directories -> Spawn, 100 a message -> Forked, Started, Started, ...
+//!                                                                      \-> connect -> hello -> renew -> ready
+//! ```
+//!
+//! One thread listens to the template, its children and the clock; as soon as a child's vCPUs run, one of a bounded
+//! number of others makes it ready. A child that dies is noticed when it does: before its vCPUs run by its process,
+//! after that by its connection.
+//!
+//! Each message goes by a connection of its own: a child whose life hangs on the connection by which it was asked for
+//! listens to it too, and must find nothing there but its end.
+
+mod error;
+mod fanout;
+mod ready;
+mod slot;
+mod source;
+
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use proto::control::{ControlSocket, Lifetime};
+use session::{Metadata, Variables};
+use store::Store;
+use types::{Dirs, Tag};
+
+use crate::cancel::Cancel;
+use crate::child::Child;
+use crate::childdir::ChildDir;
+use crate::template::{Template, template};
+use crate::{kill, limits};
+
+pub use error::{ChildError, ForkError};
+use fanout::Fanout;
+use slot::Slot;
+
+/// The most children of one request: more than a host of ours can hold, and a bound on what a request can ask for.
+pub const MAX_CHILDREN: usize = 4096;
+
+/// What to fork.
+#[derive(Debug)]
+pub struct ForkSpec {
+    /// From which snapshot.
+    pub tag: Tag,
+    /// The children, each with what it is told.
+    pub children: Vec<ChildOptions>,
+    /// What ends them: [`Lifetime::Connection`] is the [`Forked`] being dropped.
+    pub lifetime: Lifetime,
+    /// What a failed child means for the others.
+    pub results: Results,
+    /// From the start until all are ready.
+    pub limit: Duration,
+    /// Calls it off.
+    pub cancel: Option<Cancel>,
+}
+
+/// What one child is told.
+#[derive(Clone, Debug, Default)]
+pub struct ChildOptions {
+    /// In the environment of whatever runs in it.
+    pub env: Variables,
+    /// For whoever wants to read it.
+    pub metadata: Metadata,
+}
+
+/// What a failed child means for the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Results {
+    /// They are ended too.
+    #[default]
+    AllOrNothing,
+    /// Nothing.
+    PerChild,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Forked {
+    /// In the order they were asked for.
+    pub children: Vec<Result<ForkedChild, ChildError>>,
+    /// Where the time went.
+    pub timings: ForkTimings,
+    /// Children whose life hangs on a connection live as long as these.
+    _connections: Vec<ControlSocket>,
+}
+
+/// A child that is ready.
+#[derive(Debug)]
+pub struct ForkedChild {
+    /// The child.
+    pub child: Child,
+    /// Its process.
+    pub pid: i32,
+    /// Its VMM's own work: from its first instant until its vCPUs ran.
+    pub setup_us: u64,
+    /// The agent's work of making it somebody of its own.
+    pub renew_us: u64,
+    /// From the call until it had said that it is ready.
+    pub ready_us: u64,
+}
+
+/// Where the time of a fork went: each is counted from the call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForkTimings {
+    /// A template was there.
+    pub template_us: u64,
+    /// The directories were made.
+    pub directories_us: u64,
+    /// The last process was forked.
+    pub forked_us: u64,
+    /// The last child's vCPUs ran, and its sockets were up.
+    pub started_us: u64,
+    /// The last child was ready.
+    pub ready_us: u64,
+}
+
+/// Forks children and waits until they are ready.
+///
+/// # Errors
+/// When there is no template; in a fork of all or nothing also when one child fails, of which then nothing is left.
+pub fn fork(spec: &ForkSpec, dirs: &Dirs) -> Result<Forked, ForkError> {
+    let begun = Instant::now();
+    if spec.children.is_empty() || spec.children.len() > MAX_CHILDREN {
+        return Err(ForkError::Count { asked: spec.children.len() });
+    }
+    limits::raise_descriptors().map_err(|source| ForkError::Io { action: "raise the limit of open files", source })?;
+    let snapshot = Store::new(dirs).get(&spec.tag)?;
+    if snapshot.manifest().network {
+        return Err(ForkError::Network { tag: spec.tag.clone() });
+    }
+    let template = template(&spec.tag, &snapshot, dirs, spec.cancel.as_ref())?;
+    let forked = fork_from(template, spec, dirs, begun);
+    // What others left is removed when nobody waits for it.
+    if let Err(error) = kill::sweep(dirs) {
+        log::warn!("what dead VMs left cannot be removed: {error}");
+    }
+    forked
+}
+
+fn fork_from(template: Template, spec: &ForkSpec, dirs: &Dirs, begun: Instant) -> Result<Forked, ForkError> {
+    let mut timings = ForkTimings { template_us: micros(begun), ..ForkTimings::default() };
+    let made = ChildDir::create_many(&dirs.run, &spec.tag, spec.children.len())?;
+    timings.directories_us = micros(begun);
+    let slots = made.into_iter().map(Slot::new).collect();
+    let mut fanout = Fanout::new(spec, template, slots, begun, timings)?;
+    let outcome = work(&mut fanout);
+    fanout.conclude(outcome)
+}
+
+/// Runs the fan-out with its workers; when this returns, none of them is left.
+fn work(fanout: &mut Fanout<'_>) -> Result<(), ForkError> {
+    let (jobs, queue) = channel();
+    let (results, finished) = channel();
+    let crew = ready::Crew::new(fanout, queue, results);
+    std::thread::scope(|scope| {
+        let outcome = fanout.ask().and_then(|()| crew.hire(scope)).and_then(|()| fanout.listen(&jobs, &finished));
+        // Before the workers are waited for: those in the middle of something notice that it is over.
+        fanout.end_the_lost(&outcome);
+        crew.dismiss();
+        drop(jobs);
+        outcome
+    })
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

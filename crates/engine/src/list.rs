@@ -1,0 +1,106 @@
+//! The children that live, and the one that is meant.
+
+use std::io;
+use std::path::PathBuf;
+
+use types::Dirs;
+
+use crate::child::Child;
+use crate::vmdir::all_vms;
+
+/// Why a child was not found.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    /// No id begins so.
+    #[error("no sandbox `{id}` runs; `forkd ls` lists those that do")]
+    Unknown {
+        /// What was asked for.
+        id: String,
+    },
+    /// More than one does.
+    #[error("`{id}` could be {}; write more of the id", candidates.join(", "))]
+    Ambiguous {
+        /// What was asked for.
+        id: String,
+        /// Some of those that begin so.
+        candidates: Vec<String>,
+    },
+    /// The directory of all cannot be read.
+    #[error("cannot read {}", path.display())]
+    Io {
+        /// Which directory.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// How many candidates are worth naming.
+const MAX_CANDIDATES: usize = 4;
+
+/// All children that live, oldest first. Changes nothing.
+///
+/// # Errors
+/// When the directory of all cannot be read.
+pub fn list(dirs: &Dirs) -> Result<Vec<Child>, FindError> {
+    Child::all(dirs).map_err(|source| FindError::Io { path: all_vms(&dirs.run), source })
+}
+
+/// The child with this id, or the only one whose id begins so or goes on so after `sb-`.
+///
+/// # Errors
+/// When there is none, or more than one.
+pub fn find(id: &str, dirs: &Dirs) -> Result<Child, FindError> {
+    let mut children = list(dirs)?;
+    if let Some(exact) = children.iter().position(|child| child.id() == id) {
+        return Ok(children.swap_remove(exact));
+    }
+    let begins = |child: &Child| child.id().starts_with(id) || child.id().trim_start_matches("sb-").starts_with(id);
+    children.retain(|child| !id.is_empty() && begins(child));
+    match children.len() {
+        0 => Err(FindError::Unknown { id: id.into() }),
+        1 => Ok(children.swap_remove(0)),
+        _ => {
+            let candidates = children.iter().take(MAX_CANDIDATES).map(|child| child.id().to_owned()).collect();
+            Err(FindError::Ambiguous { id: id.into(), candidates })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::childdir::ChildDir;
+
+    #[test]
+    fn the_living_are_found_by_the_beginning_of_their_id() {
+        let home = tempfile::tempdir().unwrap();
+        let dirs = Dirs::under(home.path());
+        assert!(list(&dirs).unwrap().is_empty());
+        let made = ChildDir::create_many(&dirs.run, &"t".parse().unwrap(), 2).unwrap();
+        let (one, two) = (made[0].child(), made[1].child());
+        assert_eq!(list(&dirs).unwrap().len(), 2);
+        assert_eq!(&find(one.id(), &dirs).unwrap(), one);
+        assert_eq!(&find(&two.id()[..two.id().len() - 1], &dirs).unwrap(), two);
+        assert_eq!(&find(&two.id()["sb-".len()..], &dirs).unwrap(), two);
+        assert!(matches!(find("sb-", &dirs), Err(FindError::Ambiguous { candidates, .. }) if candidates.len() == 2));
+        for nobody in ["", "sb-x", "../x"] {
+            assert!(matches!(find(nobody, &dirs), Err(FindError::Unknown { .. })), "{nobody}");
+        }
+        drop(made);
+        assert!(list(&dirs).unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_dead_and_the_damaged_are_not_listed() {
+        let home = tempfile::tempdir().unwrap();
+        let dirs = Dirs::under(home.path());
+        let made = ChildDir::create_many(&dirs.run, &"t".parse().unwrap(), 2).unwrap();
+        std::fs::write(made[0].path().join("vm.json"), "{").unwrap();
+        std::fs::create_dir(dirs.run.join("vms/sb-dead")).unwrap();
+        std::fs::write(dirs.run.join("vms/sb-dead/vm.json"), r#"{"id":"sb-dead","tag":"t","created_unix_ms":1}"#)
+            .unwrap();
+        let listed = list(&dirs).unwrap();
+        assert_eq!(listed, [made[1].child().clone()]);
+    }
+}

@@ -1,0 +1,189 @@
+//! From a recipe's parts to a snapshot in the store: boot, warm up, sync, freeze, keep.
+//!
+//! ```text
+//! stage in the store -> boot -> interpreter, command, ready check -> sync -> Freeze -> commit
+//! ```
+//!
+//! The place in the store is taken first, so a tag that is taken costs no boot. Whatever fails or is called off leaves
+//! neither a VM nor anything in the store.
+
+mod warm;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use session::SessionError;
+use store::{Described, Existing, Snapshot, Staged, Store, StoreError};
+use types::progress::Progress;
+use types::{Dirs, RecipeName, Tag};
+
+use crate::boot::{BootError, BootSpec, boot};
+use crate::cancel::Cancel;
+use crate::freeze::{FreezeError, Frozen};
+use crate::process::ProcessError;
+use crate::template::{TemplateError, stop_template};
+use crate::vm::Vm;
+
+pub use warm::{WarmError, WarmUp};
+
+/// How long the guest may take to write its file systems out.
+const SYNC_LIMIT: Duration = Duration::from_secs(120);
+
+/// What to take a snapshot of.
+#[derive(Debug)]
+pub struct SnapshotSpec {
+    /// What it shall be called.
+    pub tag: Tag,
+    /// What becomes of a snapshot of that name.
+    pub existing: Existing,
+    /// The VM; without a network, which children could not share.
+    pub boot: BootSpec,
+    /// What its disk image was built from.
+    pub recipe: Option<RecipeName>,
+    /// What it does before.
+    pub warm_up: WarmUp,
+    /// How long the warm-up may take.
+    pub limit: Duration,
+}
+
+/// Why there is no snapshot. Nothing is left of the try.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The store cannot take it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The VM did not boot.
+    #[error(transparent)]
+    Boot(#[from] BootError),
+    /// The warm-up failed.
+    #[error(transparent)]
+    Warm(#[from] WarmError),
+    /// The guest could not write its file systems out.
+    #[error("the guest could not sync its file systems: {source}")]
+    Sync {
+        /// Why.
+        source: SessionError,
+    },
+    /// The VM could not be written down.
+    #[error(transparent)]
+    Freeze(#[from] FreezeError),
+    /// The template of the snapshot that was replaced is still there.
+    #[error("the snapshot is taken, but the template of the one before still runs")]
+    OldTemplate {
+        /// Why.
+        source: TemplateError,
+    },
+    /// It was called off.
+    #[error("interrupted; nothing is left of the snapshot")]
+    Cancelled,
+    /// The VM could not be watched.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+}
+
+/// A snapshot, and where the time went.
+#[derive(Debug)]
+pub struct Taken {
+    /// It.
+    pub snapshot: Snapshot,
+    /// Until the agent answered.
+    pub boot_us: u64,
+    /// The interpreter, the command and the ready check.
+    pub warm_us: u64,
+    /// All of freezing.
+    pub freeze_us: u64,
+    /// What was written.
+    pub frozen: Frozen,
+}
+
+/// Boots a VM, warms it up and keeps it.
+///
+/// # Errors
+/// When any step fails, the time is up or it is called off.
+pub fn snapshot(spec: SnapshotSpec, dirs: &Dirs, progress: &dyn Progress) -> Result<Taken, SnapshotError> {
+    let SnapshotSpec { tag, existing, boot: boot_spec, recipe, warm_up, limit } = spec;
+    let staged = Store::new(dirs).stage(&tag, existing)?;
+    let cancel = boot_spec.cancel.clone();
+    let mut described = Described {
+        parent: None,
+        recipe,
+        kernel: String::new(),
+        agent: String::new(),
+        vcpus: boot_spec.vcpus,
+        memory: boot_spec.memory,
+        images: vec![boot_spec.image.clone()],
+        network: boot_spec.tap.is_some(),
+        interpreter: warm_up.interpreter,
+        memory_used: 0,
+        disk_used: 0,
+    };
+    let stage = progress.stage("Booting the VM", None);
+    let vm = boot(boot_spec, dirs)?;
+    drop(stage);
+    described.kernel.clone_from(&vm.hello().kernel);
+    described.agent.clone_from(&vm.hello().agent);
+    let boot_us = vm.timings().ready_us;
+    let begun = Instant::now();
+    prepare(&vm, &warm_up, limit, cancel.as_ref(), progress)?;
+    let warm_us = micros(begun.elapsed());
+    let begun = Instant::now();
+    let frozen = freeze(vm, &staged, cancel.as_ref(), progress)?;
+    (described.memory_used, described.disk_used) = (frozen.memory_bytes, frozen.disk_bytes);
+    let snapshot = staged.commit(described)?;
+    let freeze_us = micros(begun.elapsed());
+    stop_template(&tag, dirs).map_err(|source| SnapshotError::OldTemplate { source })?;
+    Ok(Taken { snapshot, boot_us, warm_us, freeze_us, frozen })
+}
+
+/// Warms it up and has it sync. A guest can keep a request waiting, so a watchdog stops the VM when the time is up or
+/// it is called off; that breaks every connection.
+fn prepare(
+    vm: &Vm,
+    warm_up: &WarmUp,
+    limit: Duration,
+    cancel: Option<&Cancel>,
+    progress: &dyn Progress,
+) -> Result<(), SnapshotError> {
+    let failed = |source| ProcessError::Wait { source };
+    let done = Cancel::new().map_err(failed)?;
+    let until = Instant::now() + limit;
+    let prepared = thread::scope(|scope| {
+        let watchdog = thread::Builder::new().name("watchdog".into());
+        let watchdog = watchdog.spawn_scoped(scope, || watch(vm, &done, cancel, until + SYNC_LIMIT));
+        watchdog.map_err(failed)?;
+        let prepared = {
+            let _stage = progress.stage("Warming up", None);
+            warm::warm(vm, warm_up, limit, until, cancel).map_err(SnapshotError::from)
+        };
+        let prepared = prepared.and_then(|()| {
+            let _stage = progress.stage("Syncing the guest's file systems", None);
+            warm::sync(vm, SYNC_LIMIT).map_err(|source| SnapshotError::Sync { source })
+        });
+        done.cancel();
+        prepared
+    });
+    let called_off = matches!(Cancel::first(&[cancel], Instant::now()), Ok(Some(_)));
+    if called_off { Err(SnapshotError::Cancelled) } else { prepared }
+}
+
+fn watch(vm: &Vm, done: &Cancel, cancel: Option<&Cancel>, until: Instant) {
+    if matches!(Cancel::first(&[Some(done), cancel], until), Ok(Some(0))) {
+        return;
+    }
+    if let Err(error) = vm.stopper().stop() {
+        log::debug!("the VM is gone already: {error}");
+    }
+}
+
+fn freeze(vm: Vm, staged: &Staged, cancel: Option<&Cancel>, progress: &dyn Progress) -> Result<Frozen, SnapshotError> {
+    let _stage = progress.stage("Writing the snapshot", None);
+    let (state, memory, layer) = (staged.state()?, staged.memory()?, staged.layer(0)?);
+    match vm.freeze(&[&state, &memory, &layer], cancel) {
+        Err(FreezeError::Cancelled) => Err(SnapshotError::Cancelled),
+        frozen => Ok(frozen?),
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,93 @@
+use std::fs;
+
+use rustix::process::{Pid, getsid};
+
+use super::*;
+use crate::testing::{LONG, World};
+
+/// Names below `run/templates`.
+fn left(world: &World) -> usize {
+    fs::read_dir(world.dirs.run.join("templates")).map_or(0, Iterator::count)
+}
+
+#[test]
+fn a_template_is_started_once_and_found_afterwards() {
+    let world = World::new();
+    let first = world.start("obeys").unwrap();
+    let again = world.start("must-not-be-started").unwrap();
+    assert_eq!(first.process.pid(), again.process.pid());
+    assert_eq!(getsid(Pid::from_raw(first.process.pid())).unwrap().as_raw_nonzero().get(), first.process.pid());
+    assert!(stop_template(&world.tag, &world.dirs).unwrap());
+    assert!(first.process.wait(Instant::now() + LONG).unwrap());
+    assert!(!stop_template(&world.tag, &world.dirs).unwrap(), "none runs any more");
+    assert_eq!(left(&world), 0);
+}
+
+#[test]
+fn those_who_want_one_at_the_same_time_get_the_same() {
+    let world = World::new();
+    world.program("obeys");
+    let pids = crate::pool::each((0..8).collect(), |_: u32| world.start("obeys").unwrap().process.pid());
+    assert!(pids.windows(2).all(|two| two[0] == two[1]), "{pids:?}");
+}
+
+#[test]
+fn a_refusal_is_passed_on_and_nothing_is_left() {
+    let world = World::new();
+    let error = world.start("refuses").unwrap_err();
+    assert!(matches!(&error, TemplateError::Refused { code: RefusalCode::Snapshot, .. }), "{error:?}");
+    assert_eq!(error.to_string(), "it was made on another CPU");
+    assert_eq!(left(&world), 0);
+}
+
+#[test]
+fn one_that_dies_shows_its_log_and_nothing_is_left() {
+    let world = World::new();
+    let error = world.start("dies-loading").unwrap_err();
+    assert!(matches!(&error, TemplateError::Died { log } if log.contains("dies-loading")), "{error:?}");
+    assert_eq!(left(&world), 0);
+}
+
+#[test]
+fn a_killed_one_is_replaced() {
+    let world = World::new();
+    let first = world.start("obeys").unwrap();
+    first.process.kill().unwrap();
+    assert!(first.process.wait(Instant::now() + LONG).unwrap());
+    let second = world.start("obeys").unwrap();
+    assert_ne!(first.process.pid(), second.process.pid());
+}
+
+#[test]
+fn one_of_a_replaced_snapshot_is_ended() {
+    let world = World::new();
+    let first = world.start("obeys").unwrap();
+    world.take_snapshot();
+    let second = world.start("obeys").unwrap();
+    assert!(first.process.wait(Instant::now() + LONG).unwrap());
+    assert_ne!(first.process.pid(), second.process.pid());
+}
+
+#[test]
+fn one_whose_starter_was_killed_halfway_is_ended() {
+    let world = World::new();
+    let first = world.start("obeys").unwrap();
+    // As it is before the template has said that it is loaded.
+    fs::remove_file(world.dirs.run.join("templates/t/template.json")).unwrap();
+    let second = world.start("obeys").unwrap();
+    assert!(first.process.wait(Instant::now() + LONG).unwrap());
+    assert_ne!(first.process.pid(), second.process.pid());
+}
+
+#[test]
+fn a_snapshot_goes_with_its_template() {
+    let world = World::new();
+    let template = world.start("obeys").unwrap();
+    remove_snapshot(&world.tag, &world.dirs).unwrap();
+    assert!(template.process.wait(Instant::now() + LONG).unwrap());
+    assert!(!store::Store::new(&world.dirs).path(&world.tag).exists());
+    assert_eq!(left(&world), 0);
+    let again = remove_snapshot(&world.tag, &world.dirs).unwrap_err();
+    assert!(matches!(again, TemplateError::Store(StoreError::Unknown { .. })));
+    assert_eq!(left(&world), 0);
+}
