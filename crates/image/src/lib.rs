@@ -31,5 +31,8 @@ pub use cache::CacheError;
 pub use initramfs::{Initramfs, InitramfsError, Purpose};
 pub use kernel::{GuestKernel, HeaderError, KernelError, guest_kernel, present_kernel};
 pub use modules::ModulesError;
-pub use recipe::{PackageName, PackageNameError, Recipe, RecipeError, Suite, SuiteError};
+pub use recipe::{
+    PackageName, PackageNameError, Recipe, RecipeError, ShellLine, ShellLineError, Size, Suite, SuiteError, Warm,
+    WarmInterpreter,
+};
 pub use tool::ToolError;

@@ -1,4 +1,4 @@
-//! A recipe: what a root filesystem consists of.
+//! A recipe: what a root filesystem consists of, and how a VM with it is made worth forking.
 //!
 //! ```toml
 //! description = "Python 3 with numpy"
@@ -7,12 +7,22 @@
 //! packages = ["python3", "python3-numpy"]
 //! [disk]
 //! size = "2G"
+//! [warm]                                  # optional, like everything in it
+//! interpreter = "python3"
+//! modules = ["numpy"]
+//! command = "redis-server --daemonize yes"
+//! ready = "redis-cli ping"
+//! [size]                                  # optional: what a VM gets when nobody says
+//! memory = "512M"
+//! vcpus = 1
 //! ```
 //!
 //! A recipe comes from anywhere, and its words end up on command lines: every field is a type that cannot hold an
-//! option, a path or a shell's character, and a field we do not know is refused.
+//! option, a path or a shell's character, and a field we do not know is refused. What is meant for a shell is run in
+//! the guest only.
 
 mod package;
+mod start;
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,6 +33,7 @@ use serde::Deserialize;
 use types::{NameError, RecipeName, SizeError, parse_bytes};
 
 pub use package::{PackageName, PackageNameError, Suite, SuiteError};
+pub use start::{ShellLine, ShellLineError, Size, Warm, WarmInterpreter};
 
 use crate::digest::Hasher;
 
@@ -103,6 +114,10 @@ pub struct Recipe {
     pub name: RecipeName,
     /// One line for a person.
     pub description: String,
+    /// What is done before a VM is frozen.
+    pub warm: Warm,
+    /// How large a VM is.
+    pub size: Size,
     pub(crate) suite: Suite,
     pub(crate) packages: BTreeSet<PackageName>,
     pub(crate) disk_bytes: u64,
@@ -114,6 +129,10 @@ struct RecipeFile {
     description: String,
     base: BaseFile,
     disk: DiskFile,
+    #[serde(default)]
+    warm: Warm,
+    #[serde(default)]
+    size: Size,
 }
 
 #[derive(Deserialize)]
@@ -168,12 +187,13 @@ impl Recipe {
         if !DISK_BYTES.contains(&disk_bytes) || !disk_bytes.is_multiple_of(4096) {
             return Err(RecipeError::DiskRange { name, bytes: disk_bytes });
         }
-        let packages = file.base.packages.into_iter().collect();
-        Ok(Self { name, description: file.description, suite: file.base.debian, packages, disk_bytes })
+        let RecipeFile { description, base, warm, size, .. } = file;
+        let packages = base.packages.into_iter().collect();
+        Ok(Self { name, description, warm, size, suite: base.debian, packages, disk_bytes })
     }
 
     /// What the image depends on, as SHA-256 in hex: the recipe's content, whatever the order of its packages, and the
-    /// builder's version. Not the name, nor the description.
+    /// builder's version. Not the name, the description, nor what happens to a VM once it runs.
     #[must_use]
     pub fn digest(&self) -> String {
         let start = Hasher::default().part(BUILDER.as_bytes()).part(self.suite.as_str().as_bytes());

@@ -27,7 +27,9 @@ fn every_bad_field_is_named() {
         ("[disk]\nsize = \"1G\"\n", "", "disk"),
         ("[disk]", "[disk]\nfree = 1", "free"),
         ("[base]", "[base]\nmirror = \"x\"", "mirror"),
-        ("[base]", "[warm]\n[base]", "warm"),
+        ("[base]", "[wram]\n[base]", "wram"),
+        ("[base]", "[warm]\nmodules = [\"numpy\"]\n[base]", "no interpreter"),
+        ("[base]", "[size]\nvcpus = 99\n[base]", "99"),
         ("[base]", "[base", "line"),
     ] {
         let text = GOOD.replacen(from, to, 1);
@@ -56,6 +58,8 @@ fn the_digest_follows_what_the_image_depends_on() {
     assert_eq!(good.len(), 64);
     assert_eq!(digest(&GOOD.replace("\"b1\", \"a1\"", "\"a1\", \"b1\", \"a1\"")), good, "order does not matter");
     assert_eq!(digest(&GOOD.replace("\"d\"", "\"other words\"")), good, "description does not matter");
+    let started = "[warm]\ninterpreter = \"python3\"\ncommand = \"true\"\n[size]\nmemory = \"1G\"\nvcpus = 2\n";
+    assert_eq!(digest(&(GOOD.to_owned() + started)), good, "what happens after boot does not matter");
     for (from, to) in [("bookworm", "trixie"), ("\"b1\"", "\"b2\""), ("1G", "2G"), ("\"b1\", ", "")] {
         assert_ne!(digest(&GOOD.replace(from, to)), good, "{from} matters");
     }
@@ -70,6 +74,16 @@ fn built_in_recipes_are_all_there_and_valid() {
         assert!(!recipe.description.is_empty());
         assert_eq!(Recipe::find_in(None, recipe.name.as_str()).unwrap(), recipe);
     }
+}
+
+#[test]
+fn a_recipe_says_how_its_vm_is_warmed() {
+    let numpy = Recipe::find_in(None, "python-numpy").unwrap();
+    let interpreter = numpy.warm.interpreter.unwrap();
+    assert_eq!(interpreter.program.program(), "python3");
+    assert_eq!(interpreter.modules.as_slice(), ["numpy".parse().unwrap()]);
+    let debian = Recipe::find_in(None, "debian").unwrap();
+    assert_eq!((debian.warm, debian.size), (Warm::default(), Size::default()));
 }
 
 #[test]
