@@ -134,3 +134,62 @@ impl Parking {
         self.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+    use std::thread;
+
+    use super::*;
+
+    /// Threads that count while they run, and stop when asked to.
+    fn counters(parking: &Arc<Parking>, count: usize, rounds: &Arc<AtomicU64>) -> Vec<JoinHandle<()>> {
+        sys::kick::install().unwrap();
+        let counter = |id| {
+            let (parking, rounds) = (Arc::clone(parking), Arc::clone(rounds));
+            thread::spawn(move || {
+                while rounds.load(Ordering::SeqCst) < u64::MAX / 2 {
+                    rounds.fetch_add(1, Ordering::SeqCst);
+                    if parking.wanted() {
+                        parking.stop_here(id, Ok(VcpuStateV1::default()));
+                    }
+                }
+                parking.leave(id);
+            })
+        };
+        (0..count).map(counter).collect()
+    }
+
+    #[test]
+    fn all_stand_still_until_they_may_go_on() {
+        let (parking, rounds) = (Arc::new(Parking::new(3)), Arc::new(AtomicU64::new(0)));
+        let threads = counters(&parking, 3, &rounds);
+        for _ in 0..200 {
+            assert_eq!(parking.park(&threads).unwrap().len(), 3);
+            let before = rounds.load(Ordering::SeqCst);
+            thread::yield_now();
+            assert_eq!(rounds.load(Ordering::SeqCst), before);
+            parking.resume();
+            while rounds.load(Ordering::SeqCst) == before {
+                thread::yield_now();
+            }
+        }
+        rounds.store(u64::MAX / 2, Ordering::SeqCst);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    #[test]
+    fn who_is_gone_cannot_be_parked_and_the_others_go_on() {
+        let (parking, rounds) = (Arc::new(Parking::new(2)), Arc::new(AtomicU64::new(0)));
+        let threads = counters(&parking, 1, &rounds);
+        parking.leave(1);
+        assert!(matches!(parking.park(&threads), Err(ParkError::Ended)));
+        let before = rounds.load(Ordering::SeqCst);
+        while rounds.load(Ordering::SeqCst) == before {
+            thread::yield_now();
+        }
+        rounds.store(u64::MAX / 2, Ordering::SeqCst);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}

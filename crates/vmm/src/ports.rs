@@ -47,7 +47,7 @@ impl Trigger for EventLine {
 }
 
 /// The serial port's registers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SerialStateV1 {
     divisor: [u8; 2],
@@ -215,6 +215,23 @@ mod tests {
         let mut status = [0xff];
         ports().read(PORT_KEYBOARD, &mut status);
         assert_eq!(status[0] & 2, 0, "a kernel would take it for busy");
+    }
+
+    #[test]
+    fn a_restored_port_has_its_registers_and_repeats_its_interrupt() {
+        let (scratch, interrupts, transmitter_empty) = (PORT_SERIAL + 7, PORT_SERIAL + 1, 2);
+        let old = ports();
+        assert_eq!(old.write(scratch, &[0x5a]), None);
+        assert_eq!(old.write(interrupts, &[transmitter_empty]), None);
+        assert_eq!(old.write(PORT_SERIAL, b"x"), None);
+        let line = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+        let log = ConsoleLog::new(tempfile::tempfile().unwrap());
+        let new = Ports::restore(&old.state(), line.try_clone().unwrap(), log).unwrap();
+        assert_eq!(new.state(), old.state());
+        assert_eq!(line.read().unwrap(), 1);
+        let mut value = [0];
+        new.read(scratch, &mut value);
+        assert_eq!(value, [0x5a]);
     }
 
     #[test]

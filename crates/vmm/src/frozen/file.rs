@@ -221,3 +221,6 @@ impl Sections<'_> {
         serde_json::from_slice(part).map_err(|source| StateFileError::Json { part: name, source })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -167,3 +167,80 @@ pub(crate) fn verify(map: &MemoryMapV1, size: GuestMemorySize, file: &File) -> R
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use vm_memory::{Bytes, GuestAddress};
+
+    use super::*;
+
+    fn size() -> GuestMemorySize {
+        "128M".parse().unwrap()
+    }
+
+    /// A guest that wrote a few pages, and its image.
+    fn image() -> (GuestMem, File, MemoryMapV1) {
+        let mem = memory::map(size()).unwrap();
+        for address in [0x1000, 0x2fff, 0x20_0000, (128 << 20) - 1] {
+            mem.write_obj(7_u8, GuestAddress(address)).unwrap();
+        }
+        mem.write_obj(0_u8, GuestAddress(0x50_0000)).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let map = write(&mem, Backing::Anonymous, &file).unwrap();
+        (mem, file, map)
+    }
+
+    #[test]
+    fn only_pages_that_are_not_zero_are_written() {
+        let (_mem, file, map) = image();
+        assert_eq!(map.runs, [(0x1000, 0x2000), (0x20_0000, 0x1000), ((128 << 20) - 0x1000, 0x1000)]);
+        assert_eq!(map.bytes(), 0x4000);
+        assert_eq!(file.metadata().unwrap().len(), 128 << 20);
+        assert!(file.metadata().unwrap().blocks() * 512 < 1 << 20, "the file is not sparse");
+        assert_eq!(map.check(size()), Ok(()));
+        assert_eq!(verify(&map, size(), &file), Ok(()));
+    }
+
+    #[test]
+    fn a_mapped_image_is_the_memory_and_stays_as_it_was() {
+        let (_mem, file, map) = image();
+        let copy = memory::map_image(size(), &file).unwrap();
+        assert_eq!(copy.read_obj::<u8>(GuestAddress(0x2fff)).unwrap(), 7);
+        assert_eq!(copy.read_obj::<u8>(GuestAddress(0x3000)).unwrap(), 0);
+        copy.write_obj(9_u8, GuestAddress(0x1000)).unwrap();
+        copy.write_obj(9_u8, GuestAddress(0x9000)).unwrap();
+        assert_eq!(verify(&map, size(), &file), Ok(()));
+        let again = tempfile::tempfile().unwrap();
+        let next = write(&copy, Backing::Image, &again).unwrap();
+        assert_eq!(next.runs[..2], [(0x1000, 0x2000), (0x9000, 0x1000)]);
+    }
+
+    #[test]
+    fn damage_is_found() {
+        let (_mem, file, map) = image();
+        file.write_all_at(&[8], 0x20_0000).unwrap();
+        assert!(verify(&map, size(), &file).unwrap_err().contains("checksum"));
+        file.set_len((128 << 20) - 1).unwrap();
+        assert!(verify(&map, size(), &file).unwrap_err().contains("bytes"));
+    }
+
+    #[test]
+    fn impossible_maps_are_refused() {
+        let map = |runs: &[(u64, u64)]| MemoryMapV1 { runs: runs.to_vec(), checksum: String::new() };
+        for runs in [
+            &[(0x1001, 0x1000)][..],
+            &[(0x1000, 0x800)],
+            &[(0x1000, 0)],
+            &[(0x2000, 0x1000), (0x1000, 0x1000)],
+            &[(0x1000, 0x2000), (0x2000, 0x1000)],
+            &[(128 << 20, 0x1000)],
+            &[(0x1000, u64::MAX - 0xfff)],
+            &[(u64::MAX - 0xfff, 0x1000)],
+        ] {
+            map(runs).check(size()).unwrap_err();
+        }
+        assert_eq!(map(&[]).check(size()), Ok(()));
+    }
+}

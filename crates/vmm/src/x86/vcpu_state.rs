@@ -19,6 +19,7 @@ const TSC_TOLERANCE_PPM: u64 = 250;
 
 /// Everything of a vCPU's.
 #[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(Default))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct VcpuStateV1 {
     pub(crate) cpuid: Vec<kvm_cpuid_entry2>,

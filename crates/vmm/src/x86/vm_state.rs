@@ -9,6 +9,7 @@ const CHIPS: [u32; 3] = [KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_IRQC
 
 /// The VM's own state. There is no PIT: a guest of ours never had one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(Default))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct VmStateV1 {
     chips: [kvm_irqchip; CHIPS.len()],
