@@ -50,8 +50,16 @@ enum Place {
 #[derive(Debug)]
 pub(crate) struct Parking {
     wanted: AtomicBool,
-    places: Mutex<Vec<Place>>,
+    lot: Mutex<Lot>,
     changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Lot {
+    places: Vec<Place>,
+    /// How often the vCPUs were let go. Who waits waits for this to change, and not for the wish to end: the next wish
+    /// may come before it has woken up.
+    released: u64,
 }
 
 impl Parking {
@@ -59,13 +67,13 @@ impl Parking {
     pub(crate) fn new(vcpus: usize) -> Self {
         Self {
             wanted: AtomicBool::new(false),
-            places: Mutex::new((0..vcpus).map(|_| Place::Running).collect()),
+            lot: Mutex::new(Lot { places: (0..vcpus).map(|_| Place::Running).collect(), released: 0 }),
             changed: Condvar::new(),
         }
     }
 
-    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lot(&self) -> MutexGuard<'_, Lot> {
+        self.lot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stops all vCPUs and takes their states, in order. After an error they run again.
@@ -82,14 +90,14 @@ impl Parking {
         for thread in threads {
             sys::kick::kick(thread).map_err(|source| ParkError::Kick { source })?;
         }
-        let mut places = self.places();
-        while places.iter().any(|place| matches!(place, Place::Running)) {
-            places = self.changed.wait(places).unwrap_or_else(PoisonError::into_inner);
+        let mut lot = self.lot();
+        while lot.places.iter().any(|place| matches!(place, Place::Running)) {
+            lot = self.changed.wait(lot).unwrap_or_else(PoisonError::into_inner);
         }
-        if places.iter().any(|place| matches!(place, Place::Gone)) {
+        if lot.places.iter().any(|place| matches!(place, Place::Gone)) {
             return Err(ParkError::Ended);
         }
-        let states = places.iter_mut().map(|place| std::mem::replace(place, Place::Running));
+        let states = lot.places.iter_mut().map(|place| std::mem::replace(place, Place::Running));
         states
             .enumerate()
             .map(|(vcpu, place)| match place {
@@ -101,10 +109,11 @@ impl Parking {
 
     /// Lets the vCPUs go on.
     pub(crate) fn resume(&self) {
-        let mut places = self.places();
-        for place in places.iter_mut().filter(|place| !matches!(place, Place::Gone)) {
+        let mut lot = self.lot();
+        for place in lot.places.iter_mut().filter(|place| !matches!(place, Place::Gone)) {
             *place = Place::Running;
         }
+        lot.released += 1;
         self.wanted.store(false, Ordering::SeqCst);
         self.changed.notify_all();
     }
@@ -116,19 +125,24 @@ impl Parking {
 
     /// For a vCPU's thread: hands in its state and waits until it may go on.
     pub(crate) fn stop_here(&self, vcpu: usize, state: Result<VcpuStateV1, VcpuStateError>) {
-        let mut places = self.places();
-        if let Some(place) = places.get_mut(vcpu) {
+        let mut lot = self.lot();
+        // The wish may have ended while the state was taken; then nobody will ever let go who stops now.
+        if !self.wanted() {
+            return;
+        }
+        let released = lot.released;
+        if let Some(place) = lot.places.get_mut(vcpu) {
             *place = Place::Parked(Box::new(state));
         }
         self.changed.notify_all();
-        while self.wanted() {
-            places = self.changed.wait(places).unwrap_or_else(PoisonError::into_inner);
+        while lot.released == released {
+            lot = self.changed.wait(lot).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// For a vCPU's thread: it will never stop here again.
     pub(crate) fn leave(&self, vcpu: usize) {
-        if let Some(place) = self.places().get_mut(vcpu) {
+        if let Some(place) = self.lot().places.get_mut(vcpu) {
             *place = Place::Gone;
         }
         self.changed.notify_all();
