@@ -13,7 +13,7 @@ use crate::transport::Until;
 use crate::{Exec, SessionError, Transport};
 
 /// How long an answer that needs no work may take. Generous: an emulated host under load is slow, not dead.
-pub(crate) const REPLY_PATIENCE: Duration = Duration::from_secs(60);
+const REPLY_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a renewal may take: the agent gives its hooks half of it.
 const RENEW_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -85,8 +85,7 @@ impl Connection {
     /// [`SessionError::Refused`]: `NotFound` when there is no such interpreter, `ImportFailed` with the traceback,
     /// `Timeout` when it took too long.
     pub fn warm(&mut self, request: &WarmRequest) -> Result<Warmed, SessionError> {
-        let patience = REPLY_PATIENCE + limit(request.timeout_ms) * 2;
-        match ask(&self.transport, &Request::Warm(request.clone()), patience)? {
+        match ask(&self.transport, &Request::Warm(request.clone()), warm_patience(request.timeout_ms))? {
             Reply::Warmed(warmed) => Ok(warmed),
             reply => Err(SessionError::unexpected(&reply)),
         }
@@ -155,9 +154,10 @@ pub(crate) fn send(
     }
 }
 
-/// A time limit as the agent understands it.
-pub(crate) fn limit(timeout_ms: u64) -> Duration {
-    Duration::from_millis(timeout_ms.min(MAX_EVAL_TIMEOUT_MS))
+/// How long the interpreter's answer may take. Twice the limit: once for the code of others, once for this; and the agent
+/// adds what starting an interpreter takes.
+pub(crate) fn warm_patience(timeout_ms: u64) -> Duration {
+    REPLY_PATIENCE * 2 + Duration::from_millis(timeout_ms.min(MAX_EVAL_TIMEOUT_MS)) * 2
 }
 
 #[cfg(test)]

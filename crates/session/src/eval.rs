@@ -5,7 +5,7 @@ use std::time::Duration;
 use proto::codec::{Channel, read_frame};
 use proto::guest::{EvalError, EvalRequest, Evaluated, InterpreterState, MAX_EVAL_OUTPUT, Reply, Request};
 
-use crate::connection::{REPLY_PATIENCE, limit, send};
+use crate::connection::{send, warm_patience};
 use crate::transport::Until;
 use crate::{Connection, SessionError};
 
@@ -34,8 +34,7 @@ impl Connection {
     /// [`SessionError::Refused`] when the code was not run: `NotFound` when the guest has no interpreter, `Timeout` when
     /// the code of others took all the time, `ImportFailed` when a lost interpreter could not be warmed again.
     pub fn eval(&mut self, request: &EvalRequest) -> Result<Evaluation, SessionError> {
-        // Twice: once for the code of others, once for this. The agent adds what starting an interpreter takes.
-        let patience = REPLY_PATIENCE * 2 + limit(request.timeout_ms) * 2;
+        let patience = warm_patience(request.timeout_ms);
         let transport = self.transport();
         let mut until = Until::new(transport, patience);
         let sent = send(&mut until, &Request::Eval(request.clone()), patience)?;

@@ -36,7 +36,7 @@ VALUE_BYTES = 160 << 10
 TRACEBACK_BYTES = 48 << 10
 MESSAGE_BYTES = 12 << 10
 # For how many pieces of code the lines are kept, so that tracebacks can show them.
-REMEMBERED = 256
+REMEMBERED = 64
 
 main = types.ModuleType("__main__")
 sources = collections.deque()

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::children::Child;
 use crate::launch::{LaunchError, Launcher};
 use crate::peer::time_left;
-use crate::stdio::Ours;
+use crate::stdio::{self, Ours};
 
 /// How long one hook may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -99,48 +99,62 @@ fn run_one(hook: &Path, launcher: &Launcher, request: &RenewRequest, limit: Dura
 
 /// What a hook says, of which the end is kept.
 struct Said {
-    pipes: Vec<OwnedFd>,
+    /// Standard output and standard error.
+    streams: [Stream; 2],
+}
+
+struct Stream {
+    pipe: Option<OwnedFd>,
     last: Vec<u8>,
 }
 
 impl Said {
     fn new(ours: Ours) -> Self {
-        Self { pipes: [ours.stdout, ours.stderr].into_iter().flatten().collect(), last: Vec::new() }
+        Self { streams: [ours.stdout, ours.stderr].map(|pipe| Stream { pipe, last: Vec::new() }) }
     }
 
     /// Listens until the hook has ended; nothing when it did not in time.
     fn until_end(&mut self, child: &Child, until: Instant) -> Option<ExitStatus> {
         while child.status().is_none() && Instant::now() < until {
             let ended = child.ended_fd();
+            let pipes = self.streams.iter().filter_map(|stream| stream.pipe.as_ref());
             let mut fds = vec![PollFd::new(&ended, PollFlags::IN)];
-            fds.extend(self.pipes.iter().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
+            fds.extend(pipes.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
             match rustix::event::poll(&mut fds, Some(&time_left(until))) {
-                Ok(_) | Err(Errno::INTR) => self.listen(),
+                Ok(_) | Err(Errno::INTR) => self.streams.iter_mut().for_each(Stream::listen),
                 Err(_) => break,
             }
         }
         // What it said before it ended is in the pipes now.
-        self.listen();
+        self.streams.iter_mut().for_each(Stream::listen);
         child.status()
     }
 
-    /// Reads each pipe once. One that has no writer left is dropped, or poll would report it again and again.
+    /// Its complaints, or whatever else it said.
+    fn words(&self) -> String {
+        let texts = self.streams.each_ref().map(|stream| String::from_utf8_lossy(&stream.last));
+        let said = texts.iter().rev().map(|text| text.trim()).find(|text| !text.is_empty());
+        said.map_or_else(String::new, |text| format!(": {text}"))
+    }
+}
+
+impl Stream {
+    /// Reads what is there now. A pipe that has no writer left is closed, or poll would report it again and again.
     fn listen(&mut self) {
         let mut scratch = [0; 4096];
-        let last = &mut self.last;
-        self.pipes.retain(|pipe| match rustix::io::read(pipe.as_fd(), &mut scratch) {
-            Err(Errno::AGAIN | Errno::INTR) => true,
-            Ok(0) | Err(_) => false,
-            Ok(count) => {
-                last.extend_from_slice(&scratch[..count]);
-                last.drain(..last.len().saturating_sub(LAST_WORDS));
-                true
+        let mut left = self.pipe.as_ref().map_or(0, stdio::capacity);
+        while left > 0
+            && let Some(pipe) = &self.pipe
+        {
+            match rustix::io::read(pipe, &mut scratch) {
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Ok(0) | Err(_) => self.pipe = None,
+                Ok(count) => {
+                    left = left.saturating_sub(count);
+                    self.last.extend_from_slice(&scratch[..count]);
+                    self.last.drain(..self.last.len().saturating_sub(LAST_WORDS));
+                }
             }
-        });
-    }
-
-    fn words(&self) -> String {
-        let text = String::from_utf8_lossy(&self.last);
-        if text.trim().is_empty() { String::new() } else { format!(": {}", text.trim()) }
+        }
     }
 }
