@@ -8,15 +8,27 @@
 
 mod doctor;
 mod errors;
+mod eval;
+mod exec;
+mod fork;
+mod forward;
+mod images;
 mod interrupts;
+mod joined;
+mod kill;
+mod ls;
 mod machine;
 mod output;
 mod parts;
+mod ping;
 mod progress;
 mod remote;
+mod rmi;
 mod run;
 mod seconds;
+mod snapshot;
 mod stream;
+mod table;
 mod terminal;
 mod timings;
 
@@ -24,9 +36,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-const ABOUT: &str = "Boots microVMs and runs commands in them";
+const ABOUT: &str = "Boots microVMs, forks them and runs commands in them";
 const LONG_ABOUT: &str = "\
-forkd boots microVMs, each with its own kernel, and runs commands in them.
+forkd boots microVMs, each with its own kernel, and runs commands in them. A VM that was warmed up once can be forked \
+many times: each fork is a VM of its own, ready in milliseconds, and shares with the others what it does not change.
 
 On a machine with a usable KVM the VMs run right there. On others they run in an emulated host that forkd sets up by \
 itself with QEMU; everything works the same there, only slower. `forkd doctor` tells which it is, and why.";
@@ -34,7 +47,12 @@ const EXAMPLES: &str = "\
 Examples:
   forkd doctor                          what this machine can do
   forkd run -- uname -a                 boot a VM, run a command in it, throw the VM away
-  forkd run --recipe python-numpy -- python3 -c 'import numpy; print(numpy.zeros(5))'
+  forkd snapshot --recipe python-numpy --tag pyagent      boot and warm up a VM once
+  forkd fork --tag pyagent -n 10        ten of them at once
+  forkd ls                              which run
+  forkd eval ID 'numpy.zeros(5)'        in its warm Python
+  forkd exec ID -- uname -a             or a command
+  forkd kill --all                      end them
 
 Environment:
   FORKD_HOME     keep everything below this directory (default: the XDG directories)
@@ -52,6 +70,15 @@ struct Cli {
 enum Verb {
     Doctor(doctor::DoctorArgs),
     Run(Box<run::RunArgs>),
+    Snapshot(Box<snapshot::SnapshotArgs>),
+    Fork(fork::ForkArgs),
+    Ls(ls::LsArgs),
+    Exec(exec::ExecArgs),
+    Eval(eval::EvalArgs),
+    Ping(ping::PingArgs),
+    Kill(kill::KillArgs),
+    Images(images::ImagesArgs),
+    Rmi(rmi::RmiArgs),
     Machine(machine::MachineArgs),
     /// Prints the version
     Version,
@@ -65,6 +92,15 @@ fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Doctor(args) => doctor::doctor(&args),
         Verb::Run(args) => run::run(&args),
+        Verb::Snapshot(args) => snapshot::snapshot(&args),
+        Verb::Fork(args) => fork::fork(&args),
+        Verb::Ls(args) => ls::ls(&args),
+        Verb::Exec(args) => exec::exec(&args),
+        Verb::Eval(args) => eval::eval(&args),
+        Verb::Ping(args) => ping::ping(&args),
+        Verb::Kill(args) => kill::kill(&args),
+        Verb::Images(args) => images::images(&args),
+        Verb::Rmi(args) => rmi::rmi(&args),
         Verb::Machine(args) => machine::machine(&args),
         Verb::Version => output::line(concat!("forkd ", env!("CARGO_PKG_VERSION"))).map(|()| ExitCode::SUCCESS),
     };

@@ -7,11 +7,12 @@ use anyhow::{Context, anyhow};
 use engine::Program;
 use machine::{Machine, Push};
 use session::{ExecRequest, SessionError, Stdio};
-use types::Dirs;
 use types::progress::{Progress, Stage};
+use types::{Dirs, GuestMemorySize, VcpuCount};
 
 use crate::interrupts::{Command, Interrupts};
 use crate::parts::Parts;
+use crate::run::GuestArgs;
 use crate::stream::{self, Ended};
 
 /// Where forkd keeps its things inside: on the disk that survives restarts.
@@ -28,12 +29,30 @@ pub(crate) struct Remote {
     vmm: String,
 }
 
-/// A VM's parts, as paths inside.
+/// A VM's parts, as paths inside, and how large it is.
 #[derive(Debug)]
 pub(crate) struct InsideParts {
     pub(crate) image: String,
     pub(crate) kernel: String,
     pub(crate) initramfs: String,
+    pub(crate) vcpus: VcpuCount,
+    pub(crate) memory: GuestMemorySize,
+}
+
+impl InsideParts {
+    /// The same VM for a forkd inside: nothing is looked up or decided again there.
+    pub(crate) fn options(&self, guest: &GuestArgs) -> Vec<String> {
+        let mut args = Vec::new();
+        let mut option = |name: &str, value: String| args.extend([format!("--{name}"), value]);
+        option("image", self.image.clone());
+        option("kernel", self.kernel.clone());
+        option("initramfs", self.initramfs.clone());
+        option("vcpus", self.vcpus.to_string());
+        option("memory", format!("{}M", self.memory.mib()));
+        option("boot-timeout", guest.boot_timeout.as_secs_f64().to_string());
+        guest.append.iter().for_each(|words| option("append", words.clone()));
+        args
+    }
 }
 
 impl Remote {
@@ -51,7 +70,7 @@ impl Remote {
     pub(crate) fn push_parts(&self, parts: &Parts, progress: &dyn Progress) -> anyhow::Result<InsideParts> {
         let files = [(&parts.image, "image.ext4"), (&parts.kernel, "kernel"), (&parts.initramfs, "initramfs.cpio")];
         let [image, kernel, initramfs] = push(&self.machine, files.map(|(path, name)| (path.clone(), name)), progress)?;
-        Ok(InsideParts { image, kernel, initramfs })
+        Ok(InsideParts { image, kernel, initramfs, vcpus: parts.vcpus, memory: parts.memory })
     }
 
     /// How forkd is called inside.

@@ -1,12 +1,13 @@
 //! `forkd run`: a VM for one command.
 
 mod args;
+mod forked;
 mod local;
 
 use std::process::ExitCode;
 
 use anyhow::Context;
-pub(crate) use args::{GuestArgs, RunArgs};
+pub(crate) use args::{GuestArgs, ProcessArgs, RunArgs, parse_variable};
 use engine::place::{Place, place};
 use session::Stdio;
 use types::Dirs;
@@ -17,7 +18,7 @@ use crate::parts::Parts;
 use crate::remote::Remote;
 use crate::stream::{self, Ended};
 use crate::timings::Timings;
-use crate::{progress, remote};
+use crate::{forward, progress, remote};
 
 /// All that a run needs besides its arguments.
 struct Run<'a> {
@@ -35,7 +36,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let place = place(&run.dirs)?;
     run.timings.lap("place_us");
     let code = match place {
-        Place::Local => run.local()?,
+        Place::Local => match &args.tag {
+            Some(tag) => run.forked(tag)?,
+            None => run.local()?,
+        },
         Place::Machine { why } => run.in_machine(&why)?,
     };
     if let Some(to) = &args.timings {
@@ -49,17 +53,20 @@ impl Run<'_> {
     /// Everything is built here, at native speed; a forkd inside the emulated host does the rest.
     fn in_machine(&mut self, why: &str) -> anyhow::Result<ExitCode> {
         if !self.args.quiet {
-            eprintln!("forkd: no usable KVM here ({why}); running in the emulated host, which is much slower");
+            forward::notice(why);
         }
         self.timings.set("place", "machine");
-        let parts = Parts::find(&self.args.guest, &self.dirs, &*self.progress)?;
+        let parts = match self.args.tag {
+            Some(_) => None,
+            None => Some(Parts::find(&self.args.guest, &self.dirs, &*self.progress)?),
+        };
         self.timings.lap("parts_us");
         let remote = Remote::start(&self.dirs, &*self.progress)?;
         self.timings.lap("machine_us");
-        let inside = remote.push_parts(&parts, &*self.progress)?;
+        let inside = parts.map(|parts| remote.push_parts(&parts, &*self.progress)).transpose()?;
         self.timings.lap("push_us");
         let timings_file = self.args.timings.as_ref().map(|_| remote::scratch_file("timings"));
-        let request = remote.request(self.args.inside(&inside, timings_file.as_deref()), self.stdio);
+        let request = remote.request(self.args.inside(inside.as_ref(), timings_file.as_deref()), self.stdio);
         let interrupts = Interrupts::catch()?;
         let waiting = self.progress.stage("Booting and running in the emulated host", None);
         let ended = remote.run(&request, &interrupts, Some(waiting))?;
@@ -77,7 +84,7 @@ impl Run<'_> {
         if !self.args.quiet {
             eprintln!("forkd: interrupted by signal {signal}; the VM is gone");
         }
-        u8::try_from(128 + signal).map_or(ExitCode::FAILURE, ExitCode::from)
+        stream::killed_by(signal)
     }
 
     fn tell(&self, ended: Ended) -> ExitCode {

@@ -13,6 +13,11 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The same, and `0`.
+pub(crate) fn parse_or_none(text: &str) -> Result<Duration, String> {
+    if text.parse() == Ok(0.0) { Ok(Duration::ZERO) } else { parse(text) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -20,6 +25,8 @@ mod tests {
     #[test]
     fn only_positive_seconds_pass() {
         assert_eq!(parse("1.5"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_or_none("0"), Ok(Duration::ZERO));
+        parse_or_none("-1").unwrap_err();
         for text in ["0", "-1", "inf", "NaN", "1e300", "", "5s"] {
             assert!(parse(text).unwrap_err().contains("seconds"), "{text}");
         }

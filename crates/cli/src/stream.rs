@@ -123,6 +123,11 @@ fn feed(mut writer: StdinWriter) {
     }
 }
 
+/// The exit code of who was ended by a signal.
+pub(crate) fn killed_by(signal: i32) -> ExitCode {
+    u8::try_from(128 + signal).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
 /// A program that cannot be started is the command's failure, with the exit code a shell gives it.
 pub(crate) fn not_started(error: SessionError) -> anyhow::Result<Ended> {
     let code = match &error {

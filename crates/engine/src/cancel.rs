@@ -31,6 +31,14 @@ impl Cancel {
         }
     }
 
+    /// Waits until it is cancelled; false when the time is up before.
+    ///
+    /// # Errors
+    /// When the system cannot wait.
+    pub fn wait(&self, until: Instant) -> io::Result<bool> {
+        Ok(Self::first(&[Some(self)], until)?.is_some())
+    }
+
     /// Waits for the first of these to be cancelled and says which; `None` when the time is up before.
     pub(crate) fn first(these: &[Option<&Self>], until: Instant) -> io::Result<Option<usize>> {
         let present = || these.iter().enumerate().filter_map(|(index, cancel)| Some((index, (*cancel)?)));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use session::{ExecRequest, Stdio};
-use types::{GuestMemorySize, VcpuCount};
+use types::{GuestMemorySize, Tag, VcpuCount};
 
 use crate::remote::InsideParts;
 use crate::seconds;
@@ -17,9 +17,14 @@ Examples:
   forkd run --recipe python-numpy -- python3 -c 'import numpy; print(numpy.__version__)'
   tar c src | forkd run --timeout 60 -- sh -c 'tar x && make -C src test'
   forkd run -t -- bash
+  forkd run --tag pyagent -- python3 -c 'print(6 * 7)'
 
 Exit code: the command's own; 128 and the signal's number if a signal ended it;
 124 if its time was up; 126 or 127 if it could not be started; 1 if there was no VM.";
+
+/// What a snapshot has decided already.
+const NOT_OF_A_SNAPSHOT: [&str; 9] =
+    ["recipe", "image", "vcpus", "memory", "kernel", "initramfs", "append", "net", "boot_timeout"];
 
 /// Boots a VM, runs a command in it and throws the VM away
 #[derive(Debug, Args)]
@@ -31,6 +36,12 @@ pub(crate) struct RunArgs {
     /// Shows no progress and no notices
     #[arg(long, short)]
     pub(super) quiet: bool,
+    /// Forks a snapshot instead of booting: the VM is there at once and warm
+    #[arg(long, value_name = "TAG", conflicts_with_all = NOT_OF_A_SNAPSHOT)]
+    pub(super) tag: Option<Tag>,
+    /// Gives it a network: it and the host reach each other
+    #[arg(long)]
+    pub(super) net: bool,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub(super) command: Vec<String>,
@@ -45,18 +56,18 @@ pub(crate) struct RunArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The VM")]
 pub(crate) struct GuestArgs {
-    /// The recipe of its file system: a name, or the path of a recipe.toml
-    #[arg(long, value_name = "NAME", default_value = "debian")]
-    pub(crate) recipe: String,
-    /// A raw ext4 image to use instead of a recipe's; it is never written to
-    #[arg(long, value_name = "FILE", conflicts_with = "recipe")]
+    /// The recipe of its file system: a name, or the path of a recipe.toml [default: debian]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) recipe: Option<String>,
+    /// A raw ext4 image to use instead of the recipe's; it is never written to
+    #[arg(long, value_name = "FILE")]
     pub(crate) image: Option<PathBuf>,
-    /// Virtual CPUs
-    #[arg(long, value_name = "N", default_value_t = VcpuCount::DEFAULT)]
-    pub(crate) vcpus: VcpuCount,
-    /// Memory, such as 512M or 4G
-    #[arg(long, value_name = "SIZE", default_value = "512M")]
-    pub(crate) memory: GuestMemorySize,
+    /// Virtual CPUs [default: what the recipe says, or 1]
+    #[arg(long, value_name = "N")]
+    pub(crate) vcpus: Option<VcpuCount>,
+    /// Memory, such as 512M or 4G [default: what the recipe says, or 512M]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<GuestMemorySize>,
     /// A kernel (bzImage or vmlinux) to use instead of the one found or fetched
     #[arg(long, value_name = "FILE", env = "FORKD_KERNEL")]
     pub(crate) kernel: Option<PathBuf>,
@@ -66,9 +77,6 @@ pub(crate) struct GuestArgs {
     /// Words to add to the guest kernel's command line
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     pub(crate) append: Option<String>,
-    /// Gives it a network: it and the host reach each other
-    #[arg(long)]
-    pub(crate) net: bool,
     /// How long it may take until its agent answers
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds::parse)]
     pub(crate) boot_timeout: Duration,
@@ -95,49 +103,49 @@ pub(crate) struct ProcessArgs {
     pub(crate) tty: bool,
 }
 
-fn parse_variable(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parse_variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
         _ => Err("write NAME=VALUE".into()),
     }
 }
 
-impl RunArgs {
+impl ProcessArgs {
     /// What the agent is asked for.
-    pub(super) fn request(&self, stdio: Stdio) -> ExecRequest {
-        let process = &self.process;
-        let mut env: std::collections::BTreeMap<_, _> = process.env.iter().cloned().collect();
+    pub(crate) fn request(&self, command: &[String], stdio: Stdio) -> ExecRequest {
+        let mut env: std::collections::BTreeMap<_, _> = self.env.iter().cloned().collect();
         if let (Stdio::Tty(_), Ok(term)) = (stdio, std::env::var("TERM")) {
             env.entry("TERM".into()).or_insert(term);
         }
         ExecRequest {
-            argv: self.command.clone(),
+            argv: command.to_vec(),
             env,
-            cwd: process.cwd.clone(),
-            user: process.user.clone(),
-            timeout_ms: process.timeout.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1)),
+            cwd: self.cwd.clone(),
+            user: self.user.clone(),
+            timeout_ms: self.timeout.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1)),
             stdio,
         }
     }
+}
 
-    /// The same run for a forkd inside the emulated host, where the parts are.
-    pub(super) fn inside(&self, parts: &InsideParts, timings: Option<&str>) -> Vec<String> {
-        let (guest, process) = (&self.guest, &self.process);
+impl RunArgs {
+    pub(super) fn request(&self, stdio: Stdio) -> ExecRequest {
+        self.process.request(&self.command, stdio)
+    }
+
+    /// The same run for a forkd inside the emulated host, where the parts are, if it needs any.
+    pub(super) fn inside(&self, parts: Option<&InsideParts>, timings: Option<&str>) -> Vec<String> {
+        let process = &self.process;
         let mut args = vec![String::from("run"), "--quiet".into()];
+        args.extend(parts.map(|parts| parts.options(&self.guest)).into_iter().flatten());
         let mut option = |name: &str, value: String| args.extend([format!("--{name}"), value]);
-        option("image", parts.image.clone());
-        option("kernel", parts.kernel.clone());
-        option("initramfs", parts.initramfs.clone());
-        option("vcpus", guest.vcpus.to_string());
-        option("memory", format!("{}M", guest.memory.mib()));
-        option("boot-timeout", guest.boot_timeout.as_secs_f64().to_string());
-        guest.append.iter().for_each(|words| option("append", words.clone()));
+        self.tag.iter().for_each(|tag| option("tag", tag.to_string()));
         process.env.iter().for_each(|(name, value)| option("env", format!("{name}={value}")));
         process.user.iter().for_each(|user| option("user", user.clone()));
         process.cwd.iter().for_each(|cwd| option("cwd", cwd.clone()));
         process.timeout.iter().for_each(|limit| option("timeout", limit.as_secs_f64().to_string()));
         timings.iter().for_each(|file| option("timings", (*file).into()));
-        args.extend(guest.net.then(|| "--net".into()));
+        args.extend(self.net.then(|| "--net".into()));
         args.extend(process.tty.then(|| "--tty".into()));
         args.push("--".into());
         args.extend(self.command.iter().cloned());

@@ -47,10 +47,10 @@ impl Run<'_> {
     fn boot(&self, parts: Parts, interrupts: &Interrupts) -> anyhow::Result<Vm> {
         let guest = &self.args.guest;
         let _stage = self.progress.stage("Booting the VM", None);
-        let tap = guest.net.then(Tap::create).transpose()?;
+        let tap = self.args.net.then(Tap::create).transpose()?;
         let spec = BootSpec {
-            vcpus: guest.vcpus,
-            memory: guest.memory,
+            vcpus: parts.vcpus,
+            memory: parts.memory,
             kernel: parts.kernel,
             initramfs: parts.initramfs,
             image: parts.image,

@@ -21,7 +21,7 @@ fn refusal(words: &[&str]) -> String {
 #[test]
 fn what_comes_after_the_command_is_the_commands() {
     let args = parse(&["--vcpus", "4", "--", "sh", "-c", "--vcpus", "--"]).unwrap();
-    assert_eq!((args.guest.vcpus.get(), args.guest.recipe.as_str()), (4, "debian"));
+    assert_eq!((args.guest.vcpus.map(VcpuCount::get), args.guest.recipe), (Some(4), None));
     assert_eq!(args.command, ["sh", "-c", "--vcpus", "--"]);
     assert_eq!(parse(&["echo", "-n", "hi"]).unwrap().command, ["echo", "-n", "hi"]);
 }
@@ -34,7 +34,11 @@ fn nonsense_is_refused_in_words() {
     assert!(refusal(&["--memory", "lots", "true"]).contains("512M or 4GiB"));
     assert!(refusal(&["--env", "=x", "true"]).contains("NAME=VALUE"));
     assert!(refusal(&["--timeout", "0", "true"]).contains("seconds"));
-    assert!(refusal(&["--image", "x", "--recipe", "y", "true"]).contains("cannot be used with"));
+    for decided in [["--recipe", "x"], ["--vcpus", "2"], ["--memory", "1G"], ["--boot-timeout", "9"]] {
+        let words = [&["--tag", "t"], &decided[..], &["true"]].concat();
+        assert!(refusal(&words).contains("cannot be used with"), "{words:?}");
+    }
+    assert!(refusal(&["--tag", "../t", "true"]).contains("not a tag"));
     assert!(refusal(&[]).contains("COMMAND"));
 }
 
@@ -86,15 +90,31 @@ fn the_forkd_inside_is_asked_for_the_same() {
         "",
     ];
     let outside = parse(&words).unwrap();
-    let parts = InsideParts { image: "/i".into(), kernel: "/k".into(), initramfs: "/r".into() };
-    let inside = outside.inside(&parts, Some("/tmp/t"));
+    let parts = InsideParts {
+        image: "/i".into(),
+        kernel: "/k".into(),
+        initramfs: "/r".into(),
+        vcpus: "3".parse().unwrap(),
+        memory: "2G".parse().unwrap(),
+    };
+    let inside = outside.inside(Some(&parts), Some("/tmp/t"));
     let inside: Vec<&str> = inside.iter().map(String::as_str).collect();
     assert_eq!(inside[0], "run");
     let inside = parse(&inside[1..]).unwrap();
     assert_eq!(inside.request(Stdio::Output), outside.request(Stdio::Output));
-    let essence = |guest: &GuestArgs| (guest.vcpus, guest.memory, guest.net, guest.boot_timeout, guest.append.clone());
-    assert_eq!(essence(&inside.guest), essence(&outside.guest));
+    let essence = |args: &RunArgs| {
+        let guest = &args.guest;
+        (guest.vcpus, guest.memory, args.net, guest.boot_timeout, guest.append.clone())
+    };
+    assert_eq!(essence(&inside), essence(&outside));
     assert_eq!(inside.guest.image, Some("/i".into()));
     assert_eq!(inside.timings, Some("/tmp/t".into()));
     assert!(inside.process.tty && inside.quiet);
+}
+
+#[test]
+fn a_fork_inside_needs_no_parts() {
+    let outside = parse(&["--tag", "pyagent", "-e", "A=b", "--", "id"]).unwrap();
+    let inside = outside.inside(None, None);
+    assert_eq!(inside, ["run", "--quiet", "--tag", "pyagent", "--env", "A=b", "--", "id"]);
 }

@@ -1,0 +1,89 @@
+//! `forkd exec`: a command in a child.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use engine::find;
+use types::Dirs;
+
+use crate::forward::{Forward, Need};
+use crate::interrupts::Interrupts;
+use crate::joined;
+use crate::run::ProcessArgs;
+use crate::stream::{self, Ended};
+
+const EXAMPLES: &str = "\
+Examples:
+  forkd exec sb-66f0a1b2-9c3d -- uname -a
+  forkd exec 66f0 --user nobody --cwd /tmp -- id
+  tar c src | forkd exec 66f0 -- tar x -C /root
+  forkd exec 66f0 -t -- bash
+
+Exit code: the command's own; 128 and the signal's number if a signal ended it;
+124 if its time was up; 126 or 127 if it could not be started; 1 if there is no such sandbox.";
+
+/// Runs a command in a sandbox
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct ExecArgs {
+    /// Which sandbox
+    #[arg(value_name = "ID", required_unless_present = "child", conflicts_with = "child")]
+    id: Option<String>,
+    /// Which sandbox, by another way to say it
+    #[arg(long, value_name = "ID")]
+    child: Option<String>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+    #[command(flatten)]
+    process: ProcessArgs,
+}
+
+pub(crate) fn exec(args: &ExecArgs) -> anyhow::Result<ExitCode> {
+    let dirs = Dirs::from_env()?;
+    let stdio = stream::stdio(args.process.tty)?;
+    if let Some(code) = (Forward { need: Need::Running, stdio, doing: None }).away(&dirs)? {
+        return Ok(code);
+    }
+    let id = args.id.as_ref().or(args.child.as_ref()).map_or("", String::as_str);
+    let child = find(id, &dirs)?;
+    let interrupts = Interrupts::catch()?;
+    let ended = joined::exec(&child, &args.process.request(&args.command, stdio), &interrupts);
+    if let Some(signal) = interrupts.fatal() {
+        return Ok(stream::killed_by(signal));
+    }
+    let ended = ended?;
+    if let (Ended::TimedOut, Some(limit)) = (ended, args.process.timeout) {
+        eprintln!("forkd: the command did not end within {} s and was killed", limit.as_secs_f64());
+    }
+    Ok(ended.exit_code())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        exec: ExecArgs,
+    }
+
+    fn parse(words: &[&str]) -> Result<ExecArgs, clap::Error> {
+        Line::try_parse_from(std::iter::once("exec").chain(words.iter().copied())).map(|line| line.exec)
+    }
+
+    #[test]
+    fn the_sandbox_is_named_once_in_either_way() {
+        let plain = parse(&["sb-1", "--timeout", "3", "--", "sh", "-c", "--child"]).unwrap();
+        assert_eq!((plain.id.as_deref(), plain.child.as_deref()), (Some("sb-1"), None));
+        assert_eq!(plain.command, ["sh", "-c", "--child"]);
+        let flagged = parse(&["--child", "sb-2", "--", "id"]).unwrap();
+        assert_eq!((flagged.id, flagged.child.as_deref()), (None, Some("sb-2")));
+        for bad in [&["--", "id"][..], &["sb-1"], &["sb-1", "--child", "sb-2", "--", "id"]] {
+            assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! `forkd fork`: many children of a snapshot.
+
+mod report;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use engine::{Cancel, Child, ChildOptions, ForkSpec, Forked, Lifetime, Results, fork as fork_children, kill_many};
+use session::{Metadata, Stdio, Variables};
+use types::{Dirs, Tag};
+
+use crate::forward::{Forward, Need};
+use crate::interrupts::Interrupts;
+use crate::run::parse_variable;
+use crate::{output, progress, seconds, stream};
+use report::Report;
+
+const EXAMPLES: &str = "\
+Examples:
+  forkd fork --tag pyagent -n 10
+  forkd fork --tag pyagent -n 100 --settle-secs 2      try it: make 100, count them, end them
+  forkd fork --tag pyagent -n 3 --env RUN=7 --json | jq -r '.children[].id'
+
+A sandbox is ready when its agent has answered and made it somebody of its own: random numbers, clock, names.
+Without --settle-secs they stay until `forkd kill`, whatever happens to the forkd that made them.";
+
+/// Forks sandboxes from a snapshot, each a VM of its own
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct ForkArgs {
+    /// The snapshot
+    #[arg(long, value_name = "TAG")]
+    tag: Tag,
+    /// How many
+    #[arg(short = 'n', long = "n", value_name = "N")]
+    count: usize,
+    /// Keeps them for so long, counts those that live, and ends them
+    #[arg(long, value_name = "SECONDS", value_parser = seconds::parse_or_none)]
+    settle_secs: Option<Duration>,
+    /// Sets an environment variable in all of them; repeatable
+    #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_variable)]
+    env: Vec<(String, String)>,
+    /// Gives all of them a word of metadata; repeatable
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_variable)]
+    metadata: Vec<(String, String)>,
+    /// Keeps those that work when some fail, instead of all or nothing
+    #[arg(long)]
+    per_child: bool,
+    /// How long it may take until all are ready
+    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds::parse)]
+    timeout: Duration,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+    /// Every sandbox can be branched while it runs; nothing has to be asked for
+    #[arg(long, hide = true)]
+    live_fork: bool,
+}
+
+pub(crate) fn fork(args: &ForkArgs) -> anyhow::Result<ExitCode> {
+    let options = args.options()?;
+    let dirs = Dirs::from_env()?;
+    let away = Forward { need: Need::Made, stdio: Stdio::Output, doing: Some("Forking in the emulated host") };
+    if let Some(code) = away.away(&dirs)? {
+        return Ok(code);
+    }
+    let interrupts = Interrupts::catch()?;
+    let spec = ForkSpec {
+        tag: args.tag.clone(),
+        children: vec![options; args.count],
+        lifetime: if args.settle_secs.is_some() { Lifetime::Connection } else { Lifetime::Detached },
+        results: if args.per_child { Results::PerChild } else { Results::AllOrNothing },
+        limit: args.timeout,
+        cancel: Some(interrupts.cancel()),
+    };
+    let stage = progress::reporter(false).stage(&format!("Forking {} sandboxes", args.count), None);
+    let forked = fork_children(&spec, &dirs);
+    drop(stage);
+    let forked = match (forked, interrupts.fatal()) {
+        (Ok(forked), _) => forked,
+        (Err(_), Some(signal)) => {
+            eprintln!("forkd: interrupted by signal {signal}; no sandbox is left");
+            return Ok(stream::killed_by(signal));
+        }
+        (Err(error), None) => return Err(error.into()),
+    };
+    let report = Report::new(&args.tag, &forked);
+    output::line(&if args.json { report.json().to_string() } else { report.text() })?;
+    report.tell_failures();
+    let code = if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    match args.settle_secs {
+        Some(settle) => args.settle(settle, forked, &interrupts, code),
+        None => {
+            if !args.json {
+                eprintln!("forkd: they stay; `forkd ls` lists them, `forkd kill --tag {}` ends them", args.tag);
+            }
+            Ok(code)
+        }
+    }
+}
+
+impl ForkArgs {
+    fn options(&self) -> anyhow::Result<ChildOptions> {
+        let map = |pairs: &[(String, String)]| pairs.iter().cloned().collect::<BTreeMap<_, _>>();
+        let env = Variables::try_from(map(&self.env)).context("--env")?;
+        let metadata = Metadata::try_from(map(&self.metadata)).context("--metadata")?;
+        Ok(ChildOptions { env, metadata })
+    }
+
+    /// Waits, counts, and ends them all; a signal only cuts the waiting short.
+    fn settle(
+        &self,
+        settle: Duration,
+        forked: Forked,
+        interrupts: &Interrupts,
+        code: ExitCode,
+    ) -> anyhow::Result<ExitCode> {
+        let asked = forked.children.len();
+        let children: Vec<Child> = forked.children.iter().flatten().map(|ready| ready.child.clone()).collect();
+        let cancel: Cancel = interrupts.cancel();
+        cancel.wait(Instant::now() + settle).context("cannot wait")?;
+        let alive = children.iter().filter(|child| child.is_alive().unwrap_or(false)).count();
+        let line = if self.json {
+            serde_json::json!({ "alive": alive, "n": asked }).to_string()
+        } else {
+            format!("✓ {alive} / {asked} children alive")
+        };
+        let told = output::line(&line);
+        let failed = kill_many(&children).into_iter().filter_map(Result::err);
+        for error in failed {
+            eprintln!("forkd: {}", crate::errors::chain(&error.into()));
+        }
+        drop(forked);
+        told?;
+        Ok(interrupts.fatal().map_or(code, stream::killed_by))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        fork: ForkArgs,
+    }
+
+    fn parse(words: &[&str]) -> Result<ForkArgs, clap::Error> {
+        Line::try_parse_from(std::iter::once("fork").chain(words.iter().copied())).map(|line| line.fork)
+    }
+
+    #[test]
+    fn the_words_of_the_published_clients_are_understood() {
+        let args = parse(&["--tag", "pyagent", "-n", "1", "--settle-secs", "3600"]).unwrap();
+        assert_eq!((args.count, args.settle_secs), (1, Some(Duration::from_secs(3600))));
+        let args = parse(&["--tag", "t", "--n", "7", "--settle-secs", "0", "--live-fork"]).unwrap();
+        assert_eq!((args.count, args.settle_secs), (7, Some(Duration::ZERO)));
+        assert_eq!(parse(&["--tag", "t", "-n", "2"]).unwrap().settle_secs, None);
+        for bad in [&["-n", "1"][..], &["--tag", "t"], &["--tag", "T/", "-n", "1"], &["--tag", "t", "-n", "many"]] {
+            assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn variables_are_checked_before_anything_starts() {
+        let good = parse(&["--tag", "t", "-n", "1", "-e", "A=b=c", "--metadata", "run id=7"]).unwrap();
+        let options = good.options().unwrap();
+        assert!(!options.env.is_empty() && !options.metadata.is_empty());
+        let bad = parse(&["--tag", "t", "-n", "1", "-e", "A B=c"]).unwrap();
+        assert!(crate::errors::chain(&bad.options().unwrap_err()).contains("--env"));
+    }
+}
