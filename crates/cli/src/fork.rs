@@ -30,6 +30,7 @@ Without --settle-secs they stay until `forkd kill`, whatever happens to the fork
 /// Forks sandboxes from a snapshot, each a VM of its own
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line and stands by itself")]
 pub(crate) struct ForkArgs {
     /// The snapshot
     #[arg(long, value_name = "TAG")]
