@@ -176,8 +176,11 @@ fn an_interpreter_that_dies_is_said_to_and_comes_back() {
     // Between two evals, by somebody else.
     let pid = value(&agent, "import os; os.getpid()");
     agent.sh(&format!("kill -9 {pid}"));
-    eventually("it is gone", || !group_lives(pid.parse().unwrap()));
-    assert_eq!(eval(&agent, "1").interpreter, InterpreterState::Restarted);
+    // Code that meets it dying, before the agent has noticed, is told so.
+    let states: Vec<_> = (0..3).map(|_| eval(&agent, "1").interpreter).collect();
+    let restarted = states.iter().position(|state| *state == InterpreterState::Restarted);
+    let before = &states[..restarted.expect("it came back")];
+    assert!(before.is_empty() || before == [InterpreterState::Lost], "{states:?}");
 }
 
 #[test]
