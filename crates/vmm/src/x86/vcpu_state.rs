@@ -111,7 +111,10 @@ impl VcpuStateV1 {
         vcpu.set_regs(&self.regs).map_err(failed("the general registers"))?;
         vcpu.set_sregs(&self.sregs).map_err(failed("the control registers"))?;
         sys::xsave::set(vcpu, &self.xsave).map_err(failed("the vector registers"))?;
-        vcpu.set_xcrs(&self.xcrs).map_err(failed("the extended control registers"))?;
+        // A CPU without XSAVE has none, and KVM refuses to set none.
+        if self.xcrs.nr_xcrs > 0 {
+            vcpu.set_xcrs(&self.xcrs).map_err(failed("the extended control registers"))?;
+        }
         vcpu.set_debug_regs(&self.debug_regs).map_err(failed("the debug registers"))?;
         vcpu.set_lapic(&self.lapic).map_err(failed("the local APIC"))?;
         self.set_msrs(vcpu)?;
