@@ -17,6 +17,7 @@ use crate::kernel::KernelError;
 use crate::layout::{IDENTITY_MAP, IRQ_VIRTIO, TSS, VIRTIO_MMIO};
 use crate::memory::MemoryError;
 use crate::reactor::{DevicePoller, Reactor, Source};
+use crate::stages::Stages;
 use crate::sys;
 use crate::x86::acpi::AcpiError;
 use crate::x86::cpuid;
@@ -129,13 +130,16 @@ impl IrqLine for IrqFd {
 
 /// A VM with its interrupt controllers and memory. The slots come last: set before the interrupt controllers they cost
 /// a wait for all readers in the kernel.
-pub(crate) fn create_vm(kvm: &Kvm, mem: &GuestMem) -> Result<VmFd, BuildError> {
+pub(crate) fn create_vm(kvm: &Kvm, mem: &GuestMem, stages: &mut Stages) -> Result<VmFd, BuildError> {
     let fd = kvm.create_vm().map_err(kvm_error("a virtual machine"))?;
+    stages.done("vm");
     cpuid::disable_counters(&fd).map_err(kvm_error("a VM without performance counters"))?;
     fd.set_tss_address(TSS).map_err(kvm_error("the task state segment's address"))?;
     fd.set_identity_map_address(IDENTITY_MAP).map_err(kvm_error("the identity map's address"))?;
     fd.create_irq_chip().map_err(kvm_error("the interrupt controllers"))?;
+    stages.done("irqchip");
     sys::slot::set_all(&fd, mem).map_err(kvm_error("the guest's memory"))?;
+    stages.done("memory");
     Ok(fd)
 }
 

@@ -39,6 +39,7 @@ mod probe;
 mod reactor;
 mod serve;
 mod spawn;
+mod stages;
 mod sys;
 mod template;
 mod vcpu;

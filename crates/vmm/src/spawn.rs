@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 use proto::control::{ChildSpec, ControlSocket, FromVmm, Lifetime, RefusalCode};
 use rustix::fs::FlockOperation;
@@ -21,6 +20,7 @@ use crate::devices::{Disk, Parts};
 use crate::events::Events;
 use crate::reactor::{Reactor, Source};
 use crate::serve::{Owner, Running, ServeError};
+use crate::stages::Stages;
 use crate::template::{Base, Template};
 use crate::vm::{Inheritance, Vm};
 
@@ -36,9 +36,9 @@ pub(crate) struct Newborn {
 
 /// Becomes a VM, tells whoever asked for it, and lives until the VM ends.
 pub(crate) fn live(template: &Template, newborn: Newborn, asker: ControlSocket) -> Result<(), ServeError> {
-    let begun = Instant::now();
+    let mut stages = Stages::start();
     let Newborn { spec, tap } = newborn;
-    let (mut running, _home) = match settle(template, &spec, tap) {
+    let (mut running, _home) = match settle(template, &spec, tap, &mut stages) {
         Ok(settled) => settled,
         Err(error) => {
             let (code, message): (RefusalCode, _) = (error.code(), error.to_string());
@@ -47,7 +47,7 @@ pub(crate) fn live(template: &Template, newborn: Newborn, asker: ControlSocket) 
             return Ok(());
         }
     };
-    let setup_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let setup_us = stages.total_us();
     let started = asker.send(&FromVmm::Started { id: spec.id, setup_us }, &[]);
     match (spec.lifetime, started) {
         (Lifetime::Connection, started) => {
@@ -59,11 +59,17 @@ pub(crate) fn live(template: &Template, newborn: Newborn, asker: ControlSocket) 
         (Lifetime::Detached, Err(error)) => log::info!("who asked for this VM is gone: {error}"),
         (Lifetime::Detached, Ok(())) => drop(asker),
     }
+    log::debug!("{stages}");
     running.until_the_end()
 }
 
 /// Makes everything of the child's own. The directory stays locked while the second part of the answer lives.
-fn settle(template: &Template, spec: &ChildSpec, tap: Option<OwnedFd>) -> Result<(Running, File), BuildError> {
+fn settle(
+    template: &Template,
+    spec: &ChildSpec,
+    tap: Option<OwnedFd>,
+    stages: &mut Stages,
+) -> Result<(Running, File), BuildError> {
     let home = occupy(&spec.dir).map_err(host_error("the child's directory"))?;
     let listener = listen(&spec.dir.join("control.sock")).map_err(host_error("a control socket"))?;
     let console = spec.dir.join("console.log");
@@ -79,7 +85,10 @@ fn settle(template: &Template, spec: &ChildSpec, tap: Option<OwnedFd>) -> Result
         mem: &template.mem,
         msr_indices: Arc::clone(&template.msr_indices),
     };
-    let vm = Vm::restore(&inheritance, parts(template, spec, tap)?, console, &reactor, &events)?;
+    stages.done("directory");
+    let devices = parts(template, spec, tap)?.build()?;
+    stages.done("devices");
+    let vm = Vm::restore(&inheritance, devices, console, &reactor, &events, stages)?;
     Ok((Running { vm, reactor, events, controls, owner: Owner::Nobody }, home))
 }
 

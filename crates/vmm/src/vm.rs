@@ -15,7 +15,7 @@ use vmm_sys_util::eventfd::EventFd;
 use crate::assembly::{self, BuildError, Wired, host_error, kvm_error};
 use crate::bus::{Bus, lock};
 use crate::console::ConsoleLog;
-use crate::devices::Parts;
+use crate::devices::{Devices, Parts};
 use crate::events::Events;
 use crate::frozen::{DiskKind, Frozen, ShapeV1};
 use crate::layout::{IRQ_GENERATION, IRQ_POWER_BUTTON, IRQ_SERIAL};
@@ -23,6 +23,7 @@ use crate::memory::{self, Backing};
 use crate::parking::Parking;
 use crate::ports::Ports;
 use crate::reactor::Reactor;
+use crate::stages::Stages;
 use crate::vcpu::Vcpu;
 use crate::x86::vcpu_state::VcpuStateV1;
 use crate::x86::{acpi, cpuid, registers, vcpu_state};
@@ -73,7 +74,7 @@ impl Vm {
         let count = u32::try_from(devices.virtio.len()).unwrap_or(u32::MAX);
         acpi::write(&mem, spec.vcpus.get(), count)?;
 
-        let fd = assembly::create_vm(&kvm, &mem)?;
+        let fd = assembly::create_vm(&kvm, &mem, &mut Stages::start())?;
         let vcpus = boot_vcpus(&kvm, &fd, spec.vcpus.get(), entry)?;
         let wired = assembly::wire_all(&fd, devices.virtio, None, &mem, reactor)?;
         let console =
@@ -87,16 +88,17 @@ impl Vm {
     /// Goes on from where a VM was frozen, as a VM of a new generation.
     pub(crate) fn restore(
         from: &Inheritance<'_>,
-        parts: Parts,
+        devices: Devices,
         console: File,
         reactor: &Arc<Reactor>,
         events: &Arc<Events>,
+        stages: &mut Stages,
     ) -> Result<Self, BuildError> {
         let (frozen, mem) = (from.frozen, from.mem.clone());
-        let devices = parts.build()?;
-        let fd = assembly::create_vm(from.kvm, &mem)?;
-        let vcpus = restore_vcpus(&fd, frozen)?;
+        let fd = assembly::create_vm(from.kvm, &mem, stages)?;
+        let vcpus = restore_vcpus(&fd, frozen, stages)?;
         frozen.vm.restore(&fd).map_err(kvm_error("the saved interrupt controllers and clock"))?;
+        stages.done("state");
         let wired = assembly::wire_all(&fd, devices.virtio, Some(&frozen.devices), &mem, reactor)?;
         let serial = assembly::irq_line(&fd, IRQ_SERIAL)?;
         let ports = Ports::restore(&frozen.serial, serial, ConsoleLog::new(console))
@@ -104,8 +106,11 @@ impl Vm {
         generation::write_new(&mem).map_err(host_error("a VM generation id"))?;
         let renewed = assembly::irq_line(&fd, IRQ_GENERATION)?;
         renewed.write(1).map_err(host_error("an interrupt"))?;
+        stages.done("wiring");
         let assembled = Assembled { fd, shape: frozen.shape.clone(), mem, backing: Backing::Image, wired, ports };
-        assembled.run(vcpus, devices.tops, Arc::clone(&from.msr_indices), events)
+        let vm = assembled.run(vcpus, devices.tops, Arc::clone(&from.msr_indices), events)?;
+        stages.done("threads");
+        Ok(vm)
     }
 
     /// Presses the power button.
@@ -203,12 +208,13 @@ fn boot_vcpus(kvm: &Kvm, fd: &VmFd, count: u8, entry: u64) -> Result<Vec<Vcpu>, 
 }
 
 /// All of them exist before the first has its state: a local APIC is told of the others.
-fn restore_vcpus(fd: &VmFd, frozen: &Frozen) -> Result<Vec<Vcpu>, BuildError> {
+fn restore_vcpus(fd: &VmFd, frozen: &Frozen, stages: &mut Stages) -> Result<Vec<Vcpu>, BuildError> {
     let create = |(state, id): (&VcpuStateV1, u64)| {
         let fd = fd.create_vcpu(id).map_err(kvm_error("a vCPU"))?;
         Ok(Vcpu { fd, cpuid: state.cpuid.clone() })
     };
     let vcpus: Vec<Vcpu> = frozen.vcpus.iter().zip(0..).map(create).collect::<Result<_, BuildError>>()?;
+    stages.done("vcpu");
     for (vcpu, (state, index)) in vcpus.iter().zip(frozen.vcpus.iter().zip(0..)) {
         state.restore(&vcpu.fd).map_err(|source| BuildError::Vcpu { vcpu: index, source })?;
     }
