@@ -24,13 +24,17 @@ pub(crate) const PACKAGE: &str = "qemu-system-x86";
 /// What QEMU writes when the port it was given is somebody else's.
 pub(crate) const PORT_TAKEN: &str = "Could not set up host forwarding rule";
 
+/// `isolcpus=0`: no VM may run on the first CPU. Whenever another CPU executes an instruction that clears floating-point
+/// exceptions (`fxrstor` among them), QEMU also clears a flag in a word of the first CPU's, reading and writing it from
+/// the other's thread. Whatever the first CPU changed in between is undone, and one of the word's bits says that nested
+/// paging is on: a VM that was being left then died of a triple fault, or took the whole machine along.
 /// `kernelcore`: keeps what the kernel allocates for itself, KVM's page tables above all, below 4 GiB. Guests with several
 /// vCPUs locked the machine up without it when their CPUs came on line; QEMU 7.2 seems to lose the upper half of those
 /// tables' addresses while a nested CPU is not yet in long mode. What user processes hold may lie anywhere.
 /// `rcu_expedited`: KVM waits for grace periods when it makes and drops a VM; on an idle emulated CPU each takes tens
 /// of milliseconds, and 20 VMs were made and dropped in 4.6 s instead of 7.2 s with it.
-const CMDLINE: &str = "console=ttyS0 quiet mitigations=off panic=-1 rcupdate.rcu_expedited=1 kernelcore=2560M forkd.role=machine \
-    forkd.hostname=forkd-machine forkd.root=/dev/vda forkd.data=/dev/vdb:/var/lib/forkd \
+const CMDLINE: &str = "console=ttyS0 quiet mitigations=off panic=-1 rcupdate.rcu_expedited=1 kernelcore=2560M isolcpus=0 \
+    forkd.role=machine forkd.hostname=forkd-machine forkd.root=/dev/vda forkd.data=/dev/vdb:/var/lib/forkd \
     forkd.net=10.0.2.15/24,10.0.2.2";
 /// A monitor that says nothing for so long is not going to.
 const QMP_PATIENCE: Duration = Duration::from_secs(5);
@@ -58,7 +62,8 @@ impl QemuSpec {
         // intercept XSETBV: the KVM inside would never learn a guest's XCR0, and guests lose their vector registers.
         // Without ERMS and FSRM kernels copy and clear by words; a byte-wise string instruction is emulated byte by byte.
         args.extend(words("-M pc -accel tcg,thread=multi -cpu max,-la57,-xsave,-erms,-fsrm"));
-        args.extend(words(&format!("-smp {cpus} -m {}M", memory_bytes >> 20)));
+        // One more than are of use: the first is kept free, see `CMDLINE`.
+        args.extend(words(&format!("-smp {} -m {}M", cpus + 1, memory_bytes >> 20)));
         args.extend(words(&format!("-chardev file,id=console,path={CONSOLE},append=on -serial chardev:console")));
         args.extend(words(&format!("-qmp unix:{QMP},server=on,wait=off -device virtio-rng-pci")));
         let forward = format!("hostfwd=tcp:127.0.0.1:{}-:{AGENT_PORT}", self.port);
