@@ -163,7 +163,9 @@ mod tests {
 
     #[test]
     fn size_and_kernel_arrive() {
-        assert_eq!((value("-smp"), value("-m")), (vec!["3".into()], vec!["5120M".into()]));
+        // Three of use, and the first, which is kept free.
+        assert_eq!((value("-smp"), value("-m")), (vec!["4".into()], vec!["5120M".into()]));
+        assert!(value("-append")[0].contains(" isolcpus=0 "));
         assert_eq!(value("-kernel"), ["/k/vmlinuz"]);
         assert!(value("-append")[0].contains("forkd.data=/dev/vdb:/var/lib/forkd"));
     }
