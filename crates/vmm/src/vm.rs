@@ -108,9 +108,7 @@ impl Vm {
         renewed.write(1).map_err(host_error("an interrupt"))?;
         stages.done("wiring");
         let assembled = Assembled { fd, shape: frozen.shape.clone(), mem, backing: Backing::Image, wired, ports };
-        let vm = assembled.run(vcpus, devices.tops, Arc::clone(&from.msr_indices), events)?;
-        stages.done("threads");
-        Ok(vm)
+        assembled.run(vcpus, devices.tops, Arc::clone(&from.msr_indices), events)
     }
 
     /// Presses the power button.
