@@ -65,9 +65,9 @@ fn show(count: usize, ids: &mut Vec<String>) -> Result<()> {
         let id = child["id"].as_str().unwrap_or_default();
         println!(
             "  {id:<22}{:>7}{:>11.1}{:>13}  {}",
-            child["pid"],
+            child["pid"].as_u64().unwrap_or_default(),
             ms(&child["ready_us"]),
-            child["memory"]["private_kib"],
+            child["memory"]["private_kib"].as_u64().unwrap_or_default(),
             answer.as_deref().unwrap_or("no answer"),
         );
     }
