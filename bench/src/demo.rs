@@ -57,6 +57,17 @@ fn show(count: usize, ids: &mut Vec<String>) -> Result<()> {
     let children = forked["children"].as_array().context("forkd fork --json lists no children")?;
     ids.extend(children.iter().filter_map(|child| child["id"].as_str()).map(str::to_owned));
     ensure!(children.len() == count, "{} of {count} were forked: {forked}", children.len());
+    if let Some(first) = ids.first() {
+        let facts = output(&[
+            "exec",
+            first,
+            "--",
+            "sh",
+            "-c",
+            "echo $(uname -sr), $(nproc) vCPU, up $(cut -d' ' -f1 /proc/uptime) s",
+        ])?;
+        println!("\n  inside the first of them: {facts}\n");
+    }
     let begun = Instant::now();
     let answers = ask(children);
     let evaluated = begun.elapsed();
