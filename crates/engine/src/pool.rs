@@ -4,8 +4,16 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::thread;
 
-/// How many threads work at once. They wait for others most of the time, so there may be more than CPUs.
-pub(crate) const WORKERS: usize = 64;
+/// For each CPU so many threads work at once: they wait for a guest most of the time, and the guests need the CPUs. With
+/// many more, every guest is slow at the same time and none is done.
+const PER_CPU: usize = 2;
+/// The fewest and the most.
+const BOUNDS: (usize, usize) = (4, 64);
+
+/// How many threads work at once on things that wait for guests.
+pub(crate) fn workers() -> usize {
+    thread::available_parallelism().map_or(BOUNDS.0, |cpus| cpus.get() * PER_CPU).clamp(BOUNDS.0, BOUNDS.1)
+}
 
 /// Does `work` to each thing and returns the results in the order of the things.
 pub(crate) fn each<T: Send, R: Send>(things: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
@@ -21,7 +29,7 @@ pub(crate) fn each<T: Send, R: Send>(things: Vec<T>, work: impl Fn(T) -> R + Syn
         }
     };
     thread::scope(|scope| {
-        for _ in 1..count.min(WORKERS) {
+        for _ in 1..count.min(workers()) {
             // With fewer threads than wanted it only takes longer: this one works too.
             if let Err(error) = thread::Builder::new().name("worker".into()).spawn_scoped(scope, worker) {
                 log::debug!("a worker is missing: {error}");

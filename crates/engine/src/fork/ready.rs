@@ -16,14 +16,14 @@ use super::fanout::Fanout;
 use super::{ChildOptions, micros};
 use crate::cancel::Cancel;
 use crate::child::Child;
-use crate::pool::WORKERS;
+use crate::pool::workers;
 use crate::random::{hex, random};
 
 /// The pause after the first connection that broke, and the longest one. A guest that was just restored resets the
 /// connections it remembers, and may take a new one for one of them.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 /// How long the first hello may take; doubled with every try, so that a lost one is given up and a slow one not.
-const FIRST_HELLO: Duration = Duration::from_millis(500);
+const FIRST_HELLO: Duration = Duration::from_secs(2);
 
 /// A child whose vCPUs run.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl<'a> Crew<'a> {
 
     /// Starts the workers. Fewer than wanted is slower and no error; none is.
     pub(super) fn hire<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> Result<(), ForkError> {
-        for number in 0..self.options.len().min(WORKERS) {
+        for number in 0..self.options.len().min(workers()) {
             let worker = thread::Builder::new().name("fork-worker".into()).spawn_scoped(scope, || self.work());
             match worker {
                 Ok(_) => {}
@@ -122,7 +122,8 @@ impl<'a> Crew<'a> {
         loop {
             let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(Job { index, child }) = job else { return };
-            let result = self.make_ready(&child, &self.options[index]);
+            let result =
+                if self.is_over() { Err(ChildError::Ended) } else { self.make_ready(&child, &self.options[index]) };
             if self.finished.send((index, result)).is_err() {
                 return;
             }
@@ -130,11 +131,19 @@ impl<'a> Crew<'a> {
         }
     }
 
+    fn is_over(&self) -> bool {
+        matches!(self.over.wait(Instant::now()), Ok(true))
+    }
+
     fn make_ready(&self, child: &Child, options: &ChildOptions) -> Result<Ready, ChildError> {
         let (mut pause, longest) = PAUSES;
         let mut patience = FIRST_HELLO;
         loop {
-            match self.try_once(child, options, patience) {
+            let tried = self.try_once(child, options, patience);
+            if let Err(Try::Failed(error)) = &tried {
+                log::debug!("{} after {} us: {error}", child.id(), micros(self.begun));
+            }
+            match tried {
                 Ok(renew_us) => return Ok(Ready { renew_us, ready_us: micros(self.begun) }),
                 // Its socket was there when it said that it runs: nobody listens there any more.
                 Err(Try::Failed(SessionError::Unreachable { .. })) => return Err(died(child)),
@@ -143,9 +152,9 @@ impl<'a> Crew<'a> {
                 Err(Try::Failed(source)) => return Err(ChildError::Agent { source }),
                 Err(Try::Io(action, source)) => return Err(ChildError::Io { action, source }),
             }
-            match Cancel::first(&[Some(&self.over)], (Instant::now() + pause).min(self.until)) {
-                Ok(Some(_)) => return Err(ChildError::Ended),
-                Ok(None) => pause = (pause * 2).min(longest),
+            match self.over.wait((Instant::now() + pause).min(self.until)) {
+                Ok(true) => return Err(ChildError::Ended),
+                Ok(false) => pause = (pause * 2).min(longest),
                 Err(source) => return Err(ChildError::Io { action: "wait", source }),
             }
         }
@@ -153,7 +162,7 @@ impl<'a> Crew<'a> {
 
     fn try_once(&self, child: &Child, options: &ChildOptions, patience: Duration) -> Result<u64, Try> {
         let stream = session::connect_vsock(&child.vsock(), AGENT_PORT).map_err(Try::Failed)?;
-        let left = self.until.saturating_duration_since(Instant::now()).max(FIRST_HELLO);
+        let left = self.until.saturating_duration_since(Instant::now()).max(PAUSES.1);
         let mut connection = Connection::open(stream, None, patience.min(left)).map_err(Try::Failed)?;
         let request = renewal(child, options).map_err(|source| Try::Io("get random bytes", source))?;
         Ok(connection.renew(&request).map_err(Try::Failed)?.took_us)
