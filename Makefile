@@ -13,8 +13,8 @@ setup: ## Install the Debian packages that are missing
 build: setup ## Build forkd, forkd-vmm and forkd-agent
 	@cargo build --release --package cli --package vmm --package agent
 
-demo: build ## Boot a real microVM, run Python with numpy in it, print what happened and how long it took
-	@cargo run --release --quiet --package bench -- demo
+demo: build ## Warm up a microVM with Python and numpy, fork it N=10 times, let each calculate, print the times
+	@N=$(N) cargo run --release --quiet --package bench -- demo
 
 test: build unit vmtest ## All tests, the VM tests in real VMs
 
