@@ -104,8 +104,13 @@ impl Controls {
         if let Err(error) = self.watch_listener_if(Room::Made) {
             log::error!("nobody can connect any more: {error}");
         }
-        if let Some(place) = usize::try_from(connection).ok().and_then(|place| self.connections.get_mut(place)) {
-            *place = None;
+        let place = usize::try_from(connection).ok().and_then(|place| self.connections.get_mut(place));
+        if let Some(socket) = place.and_then(Option::take) {
+            // Closing is not enough: children of a template share the connection, and an epoll forgets a file only when
+            // nobody has it any more. Until then it would tell of the end without pause.
+            if let Err(error) = self.reactor.forget(&socket) {
+                log::error!("connection {connection} is still watched: {error}");
+            }
         }
         Heard::Gone
     }
@@ -138,4 +143,31 @@ impl Controls {
 enum Room {
     Left,
     Made,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use vmm_sys_util::eventfd::EventFd;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_that_was_cut_is_not_heard_of_again_though_others_have_it_open() {
+        let reactor = Reactor::new().unwrap();
+        let mut controls = Controls::new(Arc::clone(&reactor));
+        let (ours, theirs) = ControlSocket::pair().unwrap();
+        let childs = ours.as_fd().try_clone_to_owned().unwrap();
+        let connection = controls.adopt(ours).unwrap();
+        drop(theirs);
+        assert!(matches!(controls.hear(connection), Heard::Gone));
+        let wake = EventFd::new(0).unwrap();
+        reactor.watch(&wake, Source::Events).unwrap();
+        wake.write(1).unwrap();
+        let mut ready = Vec::new();
+        reactor.wait(&mut ready).unwrap();
+        assert_eq!(ready.iter().map(|(source, _)| *source).collect::<Vec<_>>(), [Source::Events]);
+        drop(childs);
+    }
 }
