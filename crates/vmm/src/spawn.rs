@@ -48,6 +48,7 @@ pub(crate) fn live(template: &Template, newborn: Newborn, asker: ControlSocket) 
         }
     };
     let setup_us = stages.total_us();
+    log::debug!("{stages}");
     let started = asker.send(&FromVmm::Started { id: spec.id, setup_us }, &[]);
     match (spec.lifetime, started) {
         (Lifetime::Connection, started) => {
@@ -59,7 +60,6 @@ pub(crate) fn live(template: &Template, newborn: Newborn, asker: ControlSocket) 
         (Lifetime::Detached, Err(error)) => log::info!("who asked for this VM is gone: {error}"),
         (Lifetime::Detached, Ok(())) => drop(asker),
     }
-    log::debug!("{stages}");
     running.until_the_end()
 }
 
