@@ -8,11 +8,13 @@
 //! SIGWINCH                                 passed on to a command with a terminal
 //! ```
 //!
-//! Whoever sends another fatal signal while we are cleaning up gets the default action; the VMM then ends by itself.
+//! Whoever sends another fatal signal while we are cleaning up gets the default action; the VMM then ends by itself. So
+//! does everybody when cleaning up takes too long: an emulated host that hangs answers nobody.
 
 use std::os::raw::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use engine::Cancel;
@@ -21,6 +23,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 use signal_hook::iterator::Signals;
 
 use crate::terminal;
+
+/// Longer than a VM needs to be ended, also in an emulated host that is busy.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Whom signals reach, from when it is made until the process ends.
 #[derive(Clone, Debug)]
@@ -109,13 +114,27 @@ impl Shared {
                 if let Some(command) = &state.command {
                     (command.stop)();
                 }
+                die_after(PATIENCE, signal);
             }
-            Action::Die => {
-                if let Err(error) = signal_hook::low_level::emulate_default_handler(signal) {
-                    log::warn!("signal {signal} has no effect: {error}");
-                }
-            }
+            Action::Die => die(signal),
         }
+    }
+}
+
+fn die(signal: c_int) {
+    if let Err(error) = signal_hook::low_level::emulate_default_handler(signal) {
+        log::warn!("signal {signal} has no effect: {error}");
+    }
+}
+
+/// The thread is never waited for: a process that has cleaned up in time ends with it.
+fn die_after(patience: Duration, signal: c_int) {
+    let last_resort = thread::Builder::new().name("patience".into()).spawn(move || {
+        thread::sleep(patience);
+        die(signal);
+    });
+    if let Err(error) = last_resort {
+        log::warn!("cleaning up may take for ever: {error}");
     }
 }
 
