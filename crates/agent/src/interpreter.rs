@@ -30,7 +30,7 @@ use process::{Control, Outcome, Process, Work};
 /// How long a lost interpreter may take to come back with its modules; in an emulated machine it can take a while.
 const RESTART_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a running interpreter may take to be renewed. It answers at once unless C code keeps all of it busy.
-const RENEW_PATIENCE: Duration = Duration::from_secs(10);
+const RENEW_PATIENCE: Duration = Duration::from_secs(45);
 
 /// Why code was not run.
 #[derive(Debug, thiserror::Error)]
