@@ -60,7 +60,8 @@ fn as_table(rows: &[Row], now: u64) -> String {
     let cells: Vec<_> = whole.clone().map(|(tag, manifest)| cells(tag, manifest, now)).collect();
     let mut text = table(columns, &cells);
     let total = whole.map(|(_, manifest)| manifest.sizes.occupied).sum();
-    text += &format!("\n{} snapshots, {}", rows.len(), bytes(total));
+    let plural = if rows.len() == 1 { "" } else { "s" };
+    text += &format!("\n{} snapshot{plural}, {}", rows.len(), bytes(total));
     for (tag, problem) in rows.iter().filter_map(|(tag, manifest)| Some((tag, manifest.as_ref().err()?))) {
         text += &format!("\n! {tag}: {problem}");
     }
