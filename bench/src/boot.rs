@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::forkd::{Place, doctor, has_kvm, timed_run};
+use crate::forkd::{Place, doctor, has_kvm, host, timed_run};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BootArgs {
@@ -38,17 +38,6 @@ pub(crate) fn run(args: &BootArgs) -> Result<()> {
 fn kvm_detail(doctor: &Value) -> Value {
     let checks = doctor["checks"].as_array().map(Vec::as_slice).unwrap_or_default();
     checks.iter().find(|check| check["name"] == "kvm").map_or(Value::Null, |check| check["detail"].clone())
-}
-
-fn host() -> Value {
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    json!({
-        "cpu": model.trim_start_matches(['\t', ' ', ':']),
-        "cores": std::thread::available_parallelism().map_or(1, usize::from),
-        "kernel": kernel.trim(),
-    })
 }
 
 fn row(place: Place, args: &BootArgs) -> Result<Value> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Where VMs ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,16 @@ impl Place {
 
 /// The binary beside this one.
 pub(crate) fn binary() -> Result<PathBuf> {
-    let path = std::env::current_exe()?.with_file_name("forkd");
+    beside("forkd")
+}
+
+/// The VMM beside this one.
+pub(crate) fn vmm() -> Result<PathBuf> {
+    beside("forkd-vmm")
+}
+
+fn beside(name: &str) -> Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name(name);
     if !path.is_file() {
         bail!("{} is not built; run `make build`", path.display());
     }
@@ -39,6 +48,20 @@ pub(crate) fn binary() -> Result<PathBuf> {
 pub(crate) fn doctor() -> Result<Value> {
     let output = Command::new(binary()?).args(["doctor", "--json"]).output()?;
     serde_json::from_slice(&output.stdout).context("forkd doctor --json")
+}
+
+/// What numbers were made on.
+pub(crate) fn host() -> Value {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    json!({
+        "cpu": model.trim_start_matches(['\t', ' ', ':']),
+        "cores": std::thread::available_parallelism().map_or(1, usize::from),
+        "kernel": kernel.trim(),
+        "load": load.trim(),
+    })
 }
 
 /// Whether this host's own KVM is usable.

@@ -7,6 +7,8 @@
 mod boot;
 mod demo;
 mod forkd;
+mod process;
+mod spawn;
 
 use std::process::ExitCode;
 
@@ -23,6 +25,8 @@ struct Args {
 enum Bench {
     /// Cold boot to the first exec, wherever VMs can run here
     Boot(boot::BootArgs),
+    /// A spawn beside what the kernel alone charges for it, on this host's KVM
+    Spawn(spawn::SpawnArgs),
     /// What forkd does, shown once with the time of each stage
     Demo,
 }
@@ -30,6 +34,7 @@ enum Bench {
 fn main() -> ExitCode {
     let done = match Args::parse().bench {
         Bench::Boot(args) => boot::run(&args),
+        Bench::Spawn(args) => spawn::run(&args),
         Bench::Demo => demo::run(),
     };
     match done {

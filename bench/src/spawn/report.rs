@@ -1,0 +1,177 @@
+//! What the rounds come to: JSON on standard output, the same as a table on standard error.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::{Row, SpawnArgs, floor};
+use crate::forkd::host;
+
+/// A spawn of 100 takes at most this many times what the floor takes.
+const FLOOR_GOAL: f64 = 1.5;
+/// A VM of 1000 takes at most this many times what one of 100 takes.
+const GROWTH_GOAL: f64 = 1.3;
+/// Memory of a child's own.
+const MEMORY_GOAL_KIB: f64 = 400.0;
+/// In the order in which they happen.
+const STAGES: [&str; 10] =
+    ["fork", "directory", "devices", "vm", "memory", "irqchip", "vcpu", "state", "wiring", "first exit"];
+
+/// Prints both.
+pub(super) fn print(args: &SpawnArgs, rows: &[Row]) -> Result<()> {
+    let summaries: Vec<Summary> = rows.iter().map(Summary::of).collect();
+    eprint!("{}", table(&summaries)?);
+    let report = json!({
+        "bench": "spawn",
+        "memory_mib": args.memory.bytes() >> 20,
+        "disks": args.disks,
+        "host": host(),
+        "rows": summaries.iter().map(Summary::json).collect::<Vec<_>>(),
+        "goals": goals(&summaries),
+    });
+    println!("{report:#}");
+    Ok(())
+}
+
+/// The least and the median of some rounds. On a machine that does other things too the least says more: it is the
+/// round that was disturbed least.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    min: f64,
+    median: f64,
+}
+
+impl Spread {
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_unstable_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        Self { min: at(0), median: at(values.len() / 2) }
+    }
+
+    fn over(self, other: Self) -> Self {
+        Self { min: self.min / other.min, median: self.median / other.median }
+    }
+
+    fn json(self) -> Value {
+        json!({"min": rounded(self.min), "median": rounded(self.median)})
+    }
+}
+
+fn rounded(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}
+
+/// Per VM, in milliseconds.
+#[derive(Debug)]
+struct Summary {
+    count: usize,
+    rounds: usize,
+    wall: Spread,
+    started: Spread,
+    cpu: Spread,
+    floor_order: &'static str,
+    floor_wall: Spread,
+    floor_cpu: Spread,
+    private_kib: Spread,
+    proportional_kib: Spread,
+    stages: Option<BTreeMap<String, f64>>,
+    floor_stages: BTreeMap<String, f64>,
+}
+
+impl Summary {
+    fn of(row: &Row) -> Self {
+        let count = f64::from(u32::try_from(row.count).unwrap_or(u32::MAX));
+        let each = move |us: f64| us / count / 1e3;
+        let quickest = |rounds: &[floor::Round]| Spread::of(rounds.iter().map(|round| round.wall_us)).min;
+        let chosen = row.floor.iter().min_by(|(_, one), (_, two)| quickest(one).total_cmp(&quickest(two)));
+        let (floor_order, rounds) = chosen.map_or(("", &[][..]), |(order, rounds)| (*order, &rounds[..]));
+        let best = rounds.iter().min_by(|one, two| one.wall_us.total_cmp(&two.wall_us));
+        Self {
+            count: row.count,
+            rounds: row.forkd.len(),
+            wall: Spread::of(row.forkd.iter().map(|round| each(round.wall_us))),
+            started: Spread::of(row.forkd.iter().map(|round| each(round.started_us))),
+            cpu: Spread::of(row.forkd.iter().map(|round| each(round.cpu_us))),
+            floor_order,
+            floor_wall: Spread::of(rounds.iter().map(|round| each(round.wall_us))),
+            floor_cpu: Spread::of(rounds.iter().map(|round| each(round.cpu_us))),
+            private_kib: Spread::of(row.memory.iter().map(crate::process::Memory::private_kib)),
+            proportional_kib: Spread::of(row.memory.iter().map(|memory| memory.proportional_kib)),
+            stages: row.stages.clone(),
+            floor_stages: best.map(|round| round.stages_us.clone()).unwrap_or_default(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "count": self.count,
+            "rounds": self.rounds,
+            "per_vm_ms": self.wall.json(),
+            "per_vm_started_ms": self.started.json(),
+            "per_vm_cpu_ms": self.cpu.json(),
+            "floor": {
+                "first": self.floor_order,
+                "per_vm_ms": self.floor_wall.json(),
+                "per_vm_cpu_ms": self.floor_cpu.json(),
+            },
+            "times_the_floor": self.wall.over(self.floor_wall).json(),
+            "times_the_floor_cpu": self.cpu.over(self.floor_cpu).json(),
+            "private_kib": self.private_kib.json(),
+            "proportional_kib": self.proportional_kib.json(),
+            "stages_us": self.stages,
+            "floor_stages_us": self.stages.as_ref().map(|_| &self.floor_stages),
+        })
+    }
+}
+
+fn goals(rows: &[Summary]) -> Value {
+    let row = |count: usize| rows.iter().find(|row| row.count == count);
+    let (hundred, thousand) = (row(100), row(1000));
+    let goal = |found: Option<f64>, limit: f64| {
+        found.map_or(Value::Null, |found| json!({"found": rounded(found), "limit": limit, "met": found <= limit}))
+    };
+    let memory = rows.iter().map(|row| row.private_kib.median).max_by(f64::total_cmp);
+    json!({
+        "100_over_floor": goal(hundred.map(|row| row.wall.over(row.floor_wall).min), FLOOR_GOAL),
+        "1000_over_100": goal(hundred.zip(thousand).map(|(hundred, all)| all.wall.over(hundred.wall).min), GROWTH_GOAL),
+        "private_kib": goal(memory, MEMORY_GOAL_KIB),
+    })
+}
+
+fn table(rows: &[Summary]) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    writeln!(text, "\nms per VM       forkd          floor        times        CPU       private")?;
+    writeln!(text, "     n       min  median   min  median   min  median  ours  floor      KiB")?;
+    for row in rows {
+        let times = row.wall.over(row.floor_wall);
+        writeln!(
+            text,
+            "{:>6}  {:>8.3}{:>8.3}{:>8.3}{:>8.3}{:>6.2}{:>6.2}  {:>6.3}{:>7.3}{:>9.0}",
+            row.count,
+            row.wall.min,
+            row.wall.median,
+            row.floor_wall.min,
+            row.floor_wall.median,
+            times.min,
+            times.median,
+            row.cpu.min,
+            row.floor_cpu.min,
+            row.private_kib.median,
+        )?;
+    }
+    for row in rows {
+        let Some(stages) = &row.stages else { continue };
+        writeln!(text, "\nwhere the time goes, us, mean of {} at once        forkd     floor", row.count)?;
+        for stage in STAGES {
+            let of =
+                |stages: &BTreeMap<String, f64>| stages.get(stage).map_or(String::from("-"), |us| format!("{us:.0}"));
+            writeln!(text, "  {stage:<46}{:>10}{:>10}", of(stages), of(&row.floor_stages))?;
+        }
+        let sum = |stages: &BTreeMap<String, f64>| stages.values().sum::<f64>();
+        writeln!(text, "  {:<46}{:>10.0}{:>10.0}", "all", sum(stages), sum(&row.floor_stages))?;
+    }
+    Ok(text)
+}
