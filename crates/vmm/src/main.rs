@@ -77,6 +77,9 @@ fn main() -> ExitCode {
 
 fn run(serve: impl FnOnce(OwnedFd) -> Result<(), ServeError>) -> ExitCode {
     let Some(stdin) = sys::stdin::take() else { return ExitCode::FAILURE };
+    if !sys::heap::share() {
+        log::warn!("each thread has a heap of its own");
+    }
     if let Err(error) = limits::raise_descriptors() {
         log::warn!("the limit of open files stays as it is: {error}");
     }

@@ -5,10 +5,12 @@
 //! template's but memory, files that are only read, and the connection on which it reports (see [`crate::spawn`]).
 
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use kvm_ioctls::Kvm;
 use proto::control::{ChildSpec, ForkedChild, FromVmm, LoadSpec, RefusalCode, ToVmm};
@@ -24,6 +26,9 @@ use crate::serve::ServeError;
 use crate::spawn::{self, Newborn};
 use crate::sys::fork::{self, Forked};
 use crate::x86::{cpuid, vcpu_state};
+
+/// How many milliseconds a thread that is over may stay.
+const PATIENCE: u32 = 1000;
 
 /// Why a frozen VM cannot be taken up.
 #[derive(Debug, thiserror::Error)]
@@ -138,6 +143,7 @@ pub(crate) fn serve(listener: OwnedFd) -> Result<(), ServeError> {
     let mut controls = Controls::new(Arc::clone(&reactor));
     controls.listen(listener)?;
     fork::forget_children()?;
+    warm_up()?;
     let mut keeper = Keeper { template: None, controls };
     let mut ready = Vec::new();
     loop {
@@ -161,6 +167,22 @@ pub(crate) fn serve(listener: OwnedFd) -> Result<(), ServeError> {
             }
         }
     }
+}
+
+/// The first thread of a process makes the libraries look up and set up what all later ones use. Done here, no child has
+/// to; and the thread's stack stays behind for the child's own first thread.
+fn warm_up() -> Result<(), ServeError> {
+    if thread::Builder::new().spawn(|| {})?.join().is_err() {
+        log::warn!("a thread that does nothing failed");
+    }
+    // It is over, but the system may still be about to forget it.
+    for _ in 0..PATIENCE {
+        if fork::alone()? {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Err(io::Error::other("a thread that is over does not go").into())
 }
 
 struct Keeper {
@@ -222,14 +244,18 @@ impl Keeper {
         }
         taps.reverse();
         let mut forked = Vec::with_capacity(children.len());
-        for child in children {
-            let tap = taps.pop();
+        for child in &children {
+            let (tap, id) = (taps.pop(), child.id.clone());
             match fork::fork() {
-                Ok(Forked::Child) => return Ok(Obeyed::Born(Box::new(Newborn { spec: child, tap }))),
-                Ok(Forked::Parent(pid)) => {
-                    forked.push(ForkedChild { id: child.id, pid: pid.as_raw_nonzero().get() });
+                Ok(Forked::Child) => {
+                    let spec = child.clone();
+                    // Freeing what was inherited would copy the pages it lies in, for memory that nobody lacks.
+                    children.leak();
+                    forked.leak();
+                    return Ok(Obeyed::Born(Box::new(Newborn { spec, tap })));
                 }
-                Err(error) => self.not_started(connection, child.id, format!("the host refused a process: {error}")),
+                Ok(Forked::Parent(pid)) => forked.push(ForkedChild { id, pid: pid.as_raw_nonzero().get() }),
+                Err(error) => self.not_started(connection, id, format!("the host refused a process: {error}")),
             }
         }
         self.controls.tell(connection, &FromVmm::Forked { children: forked });

@@ -1,6 +1,7 @@
 //! Every unsafe operation of this crate.
 
 pub(crate) mod fork;
+pub(crate) mod heap;
 pub(crate) mod kick;
 pub(crate) mod probe_code;
 pub(crate) mod ram;
