@@ -40,9 +40,12 @@ const MIB: u64 = 1 << 20;
 ///
 /// The newer of KVM's two page table managers waits for more grace periods when a VM ends than the older one: 20 VMs
 /// were made and dropped in 4.6 s with it and in 1.4 s without, and a nested kernel booted no slower.
+/// A vCPU that waits must not be waited for by spinning: a hundred idle guests share two emulated CPUs.
 const TIDY: &str = r#"
 kvm=/sys/module/kvm/parameters/tdp_mmu
 if [ -w "$kvm" ]; then echo 0 >"$kvm"; fi
+polling=/sys/module/kvm/parameters/halt_poll_ns
+if [ -w "$polling" ]; then echo 0 >"$polling"; fi
 if [ -d "$1" ]; then
     find "$1" -mindepth 1 -maxdepth 1 \( -name '.incoming.*' -o -mtime +30 \) -exec rm -rf {} +
 fi
