@@ -148,6 +148,12 @@ fn event_fd() -> Result<EventFd, BuildError> {
     EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).map_err(host_error("an event descriptor"))
 }
 
+/// Raises an interrupt once, from a line that is raised so rarely that it needs no descriptor.
+pub(crate) fn interrupt(fd: &VmFd, irq: u32) -> Result<(), kvm_ioctls::Error> {
+    fd.set_irq_line(irq, true)?;
+    fd.set_irq_line(irq, false)
+}
+
 /// A descriptor that raises an interrupt.
 pub(crate) fn irq_line(fd: &VmFd, irq: u32) -> Result<EventFd, BuildError> {
     let line = event_fd()?;

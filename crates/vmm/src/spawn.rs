@@ -82,6 +82,7 @@ fn settle(
     let inheritance = Inheritance {
         kvm: &template.kvm,
         frozen: &template.frozen,
+        vcpus: &template.vcpus,
         mem: &template.mem,
         msr_indices: Arc::clone(&template.msr_indices),
     };

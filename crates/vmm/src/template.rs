@@ -25,6 +25,7 @@ use crate::reactor::{Reactor, Source};
 use crate::serve::ServeError;
 use crate::spawn::{self, Newborn};
 use crate::sys::fork::{self, Forked};
+use crate::x86::ready_vcpu::ReadyVcpu;
 use crate::x86::{cpuid, vcpu_state};
 
 /// How many milliseconds a thread that is over may stay.
@@ -95,6 +96,7 @@ pub(crate) enum Base {
 pub(crate) struct Template {
     pub(crate) kvm: Kvm,
     pub(crate) frozen: Frozen,
+    pub(crate) vcpus: Vec<ReadyVcpu>,
     pub(crate) mem: GuestMem,
     pub(crate) disks: Vec<Base>,
     pub(crate) tops: PathBuf,
@@ -113,6 +115,7 @@ impl Template {
         let frozen = file::read(&state)?;
         let unfit = |why| LoadError::Unfit { why };
         frozen.check(&cpuid::offered(&kvm)?).map_err(unfit)?;
+        let vcpus = rehearse(&kvm, &frozen)?;
         let kinds = &frozen.shape.disks;
         if kinds.len() != spec.disks.len() {
             return Err(unfit(format!("it has {} disks, {} came", kinds.len(), spec.disks.len())));
@@ -133,8 +136,25 @@ impl Template {
         image::verify(&frozen.memory, frozen.shape.memory, &memory).map_err(unfit)?;
         let mem = memory::map_image(frozen.shape.memory, &memory)?;
         let msr_indices = vcpu_state::msr_indices(&kvm)?.into();
-        Ok(Self { kvm, frozen, mem, disks, tops: spec.tops, msr_indices })
+        Ok(Self { kvm, frozen, vcpus, mem, disks, tops: spec.tops, msr_indices })
     }
+}
+
+/// Gives the vCPUs' states to a VM that is thrown away: what cannot be restored here is found out before there is a
+/// child, and what need not be is found out once for all of them.
+fn rehearse(kvm: &Kvm, frozen: &Frozen) -> Result<Vec<ReadyVcpu>, LoadError> {
+    let vm = kvm.create_vm()?;
+    cpuid::disable_counters(&vm)?;
+    vm.create_irq_chip()?;
+    let vcpus = (0..).zip(&frozen.vcpus).map(|(id, _)| vm.create_vcpu(id)).collect::<Result<Vec<_>, _>>()?;
+    let unfit = |index, error| LoadError::Unfit { why: format!("vCPU {index}: {error}") };
+    let mut ready = Vec::with_capacity(vcpus.len());
+    for (index, (vcpu, state)) in vcpus.iter().zip(&frozen.vcpus).enumerate() {
+        let laid_out = ReadyVcpu::new(state, vcpu).map_err(|error| unfit(index, error))?;
+        laid_out.restore(state, vcpu).map_err(|error| unfit(index, error))?;
+        ready.push(laid_out);
+    }
+    Ok(ready)
 }
 
 /// Waits for a snapshot, then forks children until it is told to stop. Children return from here too, when they end.

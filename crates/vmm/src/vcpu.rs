@@ -31,7 +31,7 @@ pub(crate) struct Surroundings {
 #[derive(Debug)]
 pub(crate) struct Vcpu {
     pub(crate) fd: VcpuFd,
-    pub(crate) cpuid: Vec<kvm_cpuid_entry2>,
+    pub(crate) cpuid: Arc<[kvm_cpuid_entry2]>,
 }
 
 /// Starts the thread of vCPU `id`.

@@ -10,7 +10,6 @@ use kvm_ioctls::{Kvm, VmFd};
 use proto::control::{DiskAccess, VmSpec};
 use virtio::GuestMem;
 use virtio::block::CowDisk;
-use vmm_sys_util::eventfd::EventFd;
 
 use crate::assembly::{self, BuildError, Wired, host_error, kvm_error};
 use crate::bus::{Bus, lock};
@@ -25,7 +24,7 @@ use crate::ports::Ports;
 use crate::reactor::Reactor;
 use crate::stages::Stages;
 use crate::vcpu::Vcpu;
-use crate::x86::vcpu_state::VcpuStateV1;
+use crate::x86::ready_vcpu::ReadyVcpu;
 use crate::x86::{acpi, cpuid, registers, vcpu_state};
 use crate::{generation, kernel, vcpu};
 
@@ -41,7 +40,6 @@ pub(crate) struct Vm {
     pub(crate) bus: Arc<Bus>,
     pub(crate) parking: Arc<Parking>,
     pub(crate) threads: Vec<JoinHandle<()>>,
-    power_button: EventFd,
 }
 
 /// What a restored VM is given by its template.
@@ -51,6 +49,8 @@ pub(crate) struct Inheritance<'a> {
     pub(crate) kvm: &'a Kvm,
     /// What was frozen.
     pub(crate) frozen: &'a Frozen,
+    /// Its vCPUs, ready to be restored.
+    pub(crate) vcpus: &'a [ReadyVcpu],
     /// Its memory, mapped privately.
     pub(crate) mem: &'a GuestMem,
     /// Which MSRs are part of a vCPU's state.
@@ -96,7 +96,7 @@ impl Vm {
     ) -> Result<Self, BuildError> {
         let (frozen, mem) = (from.frozen, from.mem.clone());
         let fd = assembly::create_vm(from.kvm, &mem, stages)?;
-        let vcpus = restore_vcpus(&fd, frozen, stages)?;
+        let vcpus = restore_vcpus(&fd, from, stages)?;
         frozen.vm.restore(&fd).map_err(kvm_error("the saved interrupt controllers and clock"))?;
         stages.done("state");
         let wired = assembly::wire_all(&fd, devices.virtio, Some(&frozen.devices), &mem, reactor)?;
@@ -104,8 +104,7 @@ impl Vm {
         let ports = Ports::restore(&frozen.serial, serial, ConsoleLog::new(console))
             .map_err(host_error("the serial port's state"))?;
         generation::write_new(&mem).map_err(host_error("a VM generation id"))?;
-        let renewed = assembly::irq_line(&fd, IRQ_GENERATION)?;
-        renewed.write(1).map_err(host_error("an interrupt"))?;
+        assembly::interrupt(&fd, IRQ_GENERATION).map_err(kvm_error("an interrupt"))?;
         stages.done("wiring");
         let assembled = Assembled { fd, shape: frozen.shape.clone(), mem, backing: Backing::Image, wired, ports };
         assembled.run(vcpus, devices.tops, Arc::clone(&from.msr_indices), events)
@@ -113,7 +112,7 @@ impl Vm {
 
     /// Presses the power button.
     pub(crate) fn press_power_button(&self) -> io::Result<()> {
-        self.power_button.write(1)
+        assembly::interrupt(&self.fd, IRQ_POWER_BUTTON).map_err(io::Error::from)
     }
 
     /// The kernel's last words, if it had any.
@@ -162,7 +161,6 @@ impl Assembled {
         msr_indices: Arc<[u32]>,
         events: &Arc<Events>,
     ) -> Result<Vm, BuildError> {
-        let power_button = assembly::irq_line(&self.fd, IRQ_POWER_BUTTON)?;
         let bus = Arc::new(Bus::new(self.ports, self.wired.transports.clone()));
         let parking = Arc::new(Parking::new(vcpus.len()));
         let around = vcpu::Surroundings {
@@ -174,7 +172,7 @@ impl Assembled {
         let start = |(vcpu, id)| vcpu::start(id, vcpu, around.clone()).map_err(host_error("a vCPU thread"));
         let threads = vcpus.into_iter().zip(0..).map(start).collect::<Result<_, _>>()?;
         let Self { fd, shape, mem, backing, wired: devices, .. } = self;
-        Ok(Vm { fd, shape, mem, backing, devices, tops, bus, parking, threads, power_button })
+        Ok(Vm { fd, shape, mem, backing, devices, tops, bus, parking, threads })
     }
 }
 
@@ -200,21 +198,21 @@ fn boot_vcpus(kvm: &Kvm, fd: &VmFd, count: u8, entry: u64) -> Result<Vec<Vcpu>, 
         let cpuid = cpuid::for_vcpu(&offered, id, count);
         vcpu.set_cpuid2(&cpuid).map_err(kvm_error("the CPU features"))?;
         registers::set(&vcpu, id, entry)?;
-        vcpus.push(Vcpu { fd: vcpu, cpuid: cpuid.as_slice().to_vec() });
+        vcpus.push(Vcpu { fd: vcpu, cpuid: cpuid.as_slice().into() });
     }
     Ok(vcpus)
 }
 
 /// All of them exist before the first has its state: a local APIC is told of the others.
-fn restore_vcpus(fd: &VmFd, frozen: &Frozen, stages: &mut Stages) -> Result<Vec<Vcpu>, BuildError> {
-    let create = |(state, id): (&VcpuStateV1, u64)| {
+fn restore_vcpus(fd: &VmFd, from: &Inheritance<'_>, stages: &mut Stages) -> Result<Vec<Vcpu>, BuildError> {
+    let create = |(ready, id): (&ReadyVcpu, u64)| {
         let fd = fd.create_vcpu(id).map_err(kvm_error("a vCPU"))?;
-        Ok(Vcpu { fd, cpuid: state.cpuid.clone() })
+        Ok(Vcpu { fd, cpuid: Arc::clone(&ready.promised) })
     };
-    let vcpus: Vec<Vcpu> = frozen.vcpus.iter().zip(0..).map(create).collect::<Result<_, BuildError>>()?;
+    let vcpus: Vec<Vcpu> = from.vcpus.iter().zip(0..).map(create).collect::<Result<_, BuildError>>()?;
     stages.done("vcpu");
-    for (vcpu, (state, index)) in vcpus.iter().zip(frozen.vcpus.iter().zip(0..)) {
-        state.restore(&vcpu.fd).map_err(|source| BuildError::Vcpu { vcpu: index, source })?;
+    for (index, (vcpu, (ready, state))) in vcpus.iter().zip(from.vcpus.iter().zip(&from.frozen.vcpus)).enumerate() {
+        ready.restore(state, &vcpu.fd).map_err(|source| BuildError::Vcpu { vcpu: index, source })?;
     }
     Ok(vcpus)
 }

@@ -3,6 +3,7 @@
 pub(crate) mod acpi;
 pub(crate) mod cpuid;
 pub(crate) mod features;
+pub(crate) mod ready_vcpu;
 pub(crate) mod registers;
 pub(crate) mod vcpu_state;
 pub(crate) mod vm_state;

@@ -1,8 +1,4 @@
-//! One vCPU as plain data: everything KVM keeps for it, taken while it does not run.
-//!
-//! The order of restoring matters. What a vCPU is (its features) comes before what it holds; the local APIC comes before
-//! the MSRs, because the deadline of its timer is one of them and is refused while the timer is in another mode; pending
-//! events come last, since other calls may raise or drop them.
+//! One vCPU as plain data: everything KVM keeps for it, taken while it does not run. [`super::ready_vcpu`] gives it back.
 
 use kvm_bindings::{
     CpuId, KVM_MAX_MSR_ENTRIES, Msrs, kvm_cpuid_entry2, kvm_debugregs, kvm_lapic_state, kvm_mp_state, kvm_msr_entry,
@@ -12,10 +8,6 @@ use kvm_ioctls::{Kvm, VcpuFd};
 use serde::{Deserialize, Serialize};
 
 use super::features;
-use crate::sys;
-
-/// A guest that moved to a host whose clock ticks this many millionths apart notices nothing.
-const TSC_TOLERANCE_PPM: u64 = 250;
 
 /// Everything of a vCPU's.
 #[derive(Debug, Serialize, Deserialize)]
@@ -59,16 +51,14 @@ pub(crate) enum VcpuStateError {
         what: &'static str,
     },
     /// The clock rate differs and the host cannot adapt.
-    #[error("the guest's clock ran at {saved} kHz and this host cannot run it at another rate than {here} kHz")]
+    #[error("the guest's clock ran at {saved} kHz and this host cannot run it at another rate than its own")]
     Clock {
         /// Then.
         saved: u32,
-        /// Now.
-        here: u32,
     },
 }
 
-fn failed(what: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> VcpuStateError {
+pub(super) fn failed(what: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> VcpuStateError {
     move |source| VcpuStateError::Ioctl { what, source }
 }
 
@@ -102,48 +92,9 @@ impl VcpuStateV1 {
         })
     }
 
-    /// Gives the state to a new vCPU.
-    pub(crate) fn restore(&self, vcpu: &VcpuFd) -> Result<(), VcpuStateError> {
-        let leaves = CpuId::from_entries(&self.cpuid).map_err(|_| VcpuStateError::TooMany { what: "CPUID leaves" })?;
-        vcpu.set_cpuid2(&leaves).map_err(failed("the CPU features"))?;
-        self.set_clock_rate(vcpu)?;
-        vcpu.set_mp_state(self.mp_state).map_err(failed("the run state"))?;
-        vcpu.set_regs(&self.regs).map_err(failed("the general registers"))?;
-        vcpu.set_sregs(&self.sregs).map_err(failed("the control registers"))?;
-        sys::xsave::set(vcpu, &self.xsave).map_err(failed("the vector registers"))?;
-        // A CPU without XSAVE has none, and KVM refuses to set none.
-        if self.xcrs.nr_xcrs > 0 {
-            vcpu.set_xcrs(&self.xcrs).map_err(failed("the extended control registers"))?;
-        }
-        vcpu.set_debug_regs(&self.debug_regs).map_err(failed("the debug registers"))?;
-        vcpu.set_lapic(&self.lapic).map_err(failed("the local APIC"))?;
-        self.set_msrs(vcpu)?;
-        vcpu.set_vcpu_events(&self.events).map_err(failed("the pending events"))
-    }
-
     /// Which features the vCPU was promised that `offered` does not have; a sentence.
     pub(crate) fn misses(&self, offered: &CpuId) -> Option<String> {
         features::missing(&self.cpuid, offered.as_slice())
-    }
-
-    fn set_clock_rate(&self, vcpu: &VcpuFd) -> Result<(), VcpuStateError> {
-        let here = vcpu.get_tsc_khz().map_err(failed("the clock rate"))?;
-        let (saved, apart) = (u64::from(self.tsc_khz), u64::from(here.abs_diff(self.tsc_khz)));
-        if apart * 1_000_000 <= saved * TSC_TOLERANCE_PPM {
-            return Ok(());
-        }
-        vcpu.set_tsc_khz(self.tsc_khz).map_err(|_| VcpuStateError::Clock { saved: self.tsc_khz, here })
-    }
-
-    fn set_msrs(&self, vcpu: &VcpuFd) -> Result<(), VcpuStateError> {
-        for entries in self.msrs.chunks(KVM_MAX_MSR_ENTRIES) {
-            let msrs = Msrs::from_entries(entries).map_err(|_| VcpuStateError::TooMany { what: "MSRs" })?;
-            let accepted = vcpu.set_msrs(&msrs).map_err(failed("the model-specific registers"))?;
-            if let Some(refused) = entries.get(accepted) {
-                return Err(VcpuStateError::Msr { msr: refused.index });
-            }
-        }
-        Ok(())
     }
 }
 
