@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use image::{GuestKernel, Initramfs, Purpose};
 use session::{AgentHello, ErrorCode, SessionError};
-use types::progress::{Progress, Stage};
+use types::progress::Progress;
 
 use crate::launch::{Launched, died};
 use crate::layout::Layout;
@@ -67,10 +67,10 @@ pub(crate) fn boot(
     ingredients: &Ingredients<'_>,
     progress: &dyn Progress,
 ) -> Result<Machine, MachineError> {
-    let stage = progress.stage("starting the machine", None);
+    let _stage = progress.stage("starting the machine", None);
     disk::ensure(layout)?;
     transfer::create(layout)?;
-    let made = prepare(layout, ingredients).and_then(|()| bring_up(layout, ingredients, stage.as_ref()));
+    let made = prepare(layout, ingredients).and_then(|()| bring_up(layout, ingredients));
     if made.is_err() {
         layout.sweep()?;
     }
@@ -99,10 +99,10 @@ fn fresh_token() -> std::io::Result<String> {
 }
 
 /// A port that is free now can be taken before QEMU has it; then another is tried.
-fn bring_up(layout: &Layout, ingredients: &Ingredients<'_>, stage: &dyn Stage) -> Result<Machine, MachineError> {
+fn bring_up(layout: &Layout, ingredients: &Ingredients<'_>) -> Result<Machine, MachineError> {
     for _ in 0..PORT_TRIES {
         let port = free_port().map_err(MachineError::process("find a free port"))?;
-        match bring_up_at(port, layout, ingredients, stage) {
+        match bring_up_at(port, layout, ingredients) {
             Err(MachineError::Died { .. }) if console::mentions(&layout.console(), qemu::PORT_TAKEN) => {}
             result => return result,
         }
@@ -114,12 +114,7 @@ fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-fn bring_up_at(
-    port: u16,
-    layout: &Layout,
-    ingredients: &Ingredients<'_>,
-    stage: &dyn Stage,
-) -> Result<Machine, MachineError> {
+fn bring_up_at(port: u16, layout: &Layout, ingredients: &Ingredients<'_>) -> Result<Machine, MachineError> {
     let (kernel, root) = (ingredients.kernel.image.clone(), ingredients.root.clone());
     let size = host_size();
     let (data, transfer) = (layout.data_disk(), layout.transfer_disk());
@@ -128,7 +123,7 @@ fn bring_up_at(
     let state = StateV1::starting(launched.process.identity().clone(), port, ingredients.parts.clone(), size);
     state.write(layout)?;
     let mut machine = Machine { layout: layout.clone(), state };
-    let hello = wait_for_agent(&machine, &launched, stage)?;
+    let hello = wait_for_agent(&machine, &launched)?;
     machine.script("tidy up", TIDY, &[PUSHED.to_owned()])?;
     machine.state.phase = Phase::Ready;
     machine.state.kernel = hello.kernel;
@@ -137,7 +132,7 @@ fn bring_up_at(
     Ok(machine)
 }
 
-fn wait_for_agent(machine: &Machine, launched: &Launched, stage: &dyn Stage) -> Result<AgentHello, MachineError> {
+fn wait_for_agent(machine: &Machine, launched: &Launched) -> Result<AgentHello, MachineError> {
     let begun = Instant::now();
     while begun.elapsed() < BOOT_PATIENCE {
         match machine.connect_within(SHORTEST_KNOCK.max(begun.elapsed() / 8)) {
@@ -151,7 +146,6 @@ fn wait_for_agent(machine: &Machine, launched: &Launched, stage: &dyn Stage) -> 
         if launched.process.wait(PAUSE).map_err(MachineError::process("watch QEMU"))? {
             return Err(died(&machine.layout));
         }
-        stage.note(&format!("{} s", begun.elapsed().as_secs()));
     }
     let console = machine.layout.console();
     let last_lines = console::last_lines(&console);

@@ -10,7 +10,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use types::progress::Progress;
 
@@ -142,7 +142,7 @@ impl Machine {
         transfer.check_room(metas.iter().map(|meta| meta.blocks() * 512).sum())?;
         let mut args = vec![PUSHED.into(), DEVICE.into(), ALIGN.to_string()];
         for (file, meta) in files.iter().zip(&metas) {
-            let name = file.local.file_name().unwrap_or_default().to_string_lossy();
+            let name = Path::new(&file.target).file_name().unwrap_or_default().to_string_lossy();
             let stage = progress.stage(&format!("handing {name} to the machine"), Some(meta.blocks() * 512));
             let place = transfer.write(&file.local, &file.version, stage.as_ref())?;
             let mode = if meta.mode() & 0o111 == 0 { "644" } else { "755" };
@@ -150,8 +150,9 @@ impl Machine {
         }
         let stage = progress.stage("copying inside the machine", None);
         let mut heard = |bytes: &[u8]| {
-            if let Some(line) = presentable(bytes).lines().last() {
-                stage.note(line);
+            let words = presentable(bytes);
+            if let Some((copied, _)) = words.lines().filter_map(|line| line.split_once(" copied, ")).next_back() {
+                stage.note(copied);
             }
         };
         let incoming = self.script_heard("store files", COPY, &args, &mut heard)?;
