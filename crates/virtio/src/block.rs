@@ -16,7 +16,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use log::debug;
+use log::{debug, warn};
 use serde::{Deserialize, Serialize};
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_F_SIZE_MAX, VIRTIO_BLK_ID_BYTES,
@@ -116,8 +116,13 @@ impl Disk {
         let (status, written) = match self.execute(chain.readable, data) {
             Ok(written) => (VIRTIO_BLK_S_OK, written),
             Err(Refusal::Unsupported) => (VIRTIO_BLK_S_UNSUPP, 0),
-            Err(Refusal::Failed(why)) => {
-                debug!("a request failed: {why}");
+            Err(Refusal::Impossible(why)) => {
+                debug!("a request cannot be carried out: {why}");
+                (VIRTIO_BLK_S_IOERR, 0)
+            }
+            // The guest is told no more than that; whoever looks after the host wants to know of a full disk.
+            Err(Refusal::Failed(error)) => {
+                warn!("a request failed: {error}");
                 (VIRTIO_BLK_S_IOERR, 0)
             }
         };
@@ -131,7 +136,7 @@ impl Disk {
     fn execute(&mut self, mut request: Buffers<'_>, mut data: Buffers<'_>) -> Result<usize, Refusal> {
         let mut header = [0; HEADER_LEN];
         if request.copy_to(&mut header) < HEADER_LEN {
-            return Err(failed("the header is cut short"));
+            return Err(Refusal::Impossible("the header is cut short"));
         }
         let [a, b, c, d, _, _, _, _, sector @ ..] = header;
         let sector = u64::from_le_bytes(sector);
@@ -141,7 +146,7 @@ impl Disk {
                 self.backend.read_at(data, offset)?;
                 Ok(len)
             }
-            VIRTIO_BLK_T_OUT if self.backend.read_only() => Err(failed("the disk is read-only")),
+            VIRTIO_BLK_T_OUT if self.backend.read_only() => Err(Refusal::Impossible("the disk is read-only")),
             VIRTIO_BLK_T_OUT => {
                 let offset = self.place(sector, request.len())?;
                 self.backend.write_at(request, offset)?;
@@ -151,7 +156,9 @@ impl Disk {
                 self.backend.flush()?;
                 Ok(0)
             }
-            VIRTIO_BLK_T_GET_ID if data.len() < ID_LEN => Err(failed("there is no room for the serial number")),
+            VIRTIO_BLK_T_GET_ID if data.len() < ID_LEN => {
+                Err(Refusal::Impossible("there is no room for the serial number"))
+            }
             VIRTIO_BLK_T_GET_ID => Ok(data.copy_from(&self.serial)),
             _ => Err(Refusal::Unsupported),
         }
@@ -161,11 +168,11 @@ impl Disk {
     fn place(&self, sector: u64, len: usize) -> Result<u64, Refusal> {
         let bytes = u64::try_from(len).unwrap_or(u64::MAX);
         if len > MAX_DATA || !bytes.is_multiple_of(SECTOR) {
-            return Err(failed("the length is not a number of sectors, or too large"));
+            return Err(Refusal::Impossible("the length is not a number of sectors, or too large"));
         }
         match sector.checked_add(bytes / SECTOR) {
             Some(end) if end <= self.sectors() => Ok(sector * SECTOR),
-            _ => Err(failed("it reaches beyond the end of the disk")),
+            _ => Err(Refusal::Impossible("it reaches beyond the end of the disk")),
         }
     }
 }
@@ -173,11 +180,10 @@ impl Disk {
 /// Why a request was not carried out.
 enum Refusal {
     Unsupported,
+    /// The driver's fault.
+    Impossible(&'static str),
+    /// The host's.
     Failed(std::io::Error),
-}
-
-fn failed(why: &'static str) -> Refusal {
-    Refusal::Failed(std::io::Error::other(why))
 }
 
 impl From<std::io::Error> for Refusal {
