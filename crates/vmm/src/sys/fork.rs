@@ -19,10 +19,16 @@ pub(crate) fn alone() -> io::Result<bool> {
     Ok(std::fs::read_dir("/proc/self/task")?.take(2).count() == 1)
 }
 
+unsafe extern "C" {
+    /// The C library's `fork` without what makes it safe for other threads' locks: those handlers only touch, and thereby
+    /// copy, a dozen pages in parent and child.
+    fn _Fork() -> libc::pid_t;
+}
+
 /// Makes a copy of this process, which must be [`alone`].
 pub(crate) fn fork() -> io::Result<Forked> {
     // SAFETY: by contract this is the only thread, so nothing is left half-done or locked in the child.
-    match unsafe { libc::fork() } {
+    match unsafe { _Fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Forked::Child),
         pid => Pid::from_raw(pid).map(Forked::Parent).ok_or_else(|| io::Error::other("the child has no number")),
