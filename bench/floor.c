@@ -3,9 +3,10 @@
  *
  *     floor <memory in MiB>
  *
- * Each line "<n> <order>" on standard input asks for a round, with "slot" or "chips" for what comes first: n forks, each
- * of which maps the image privately, makes a VM with interrupt controllers, a memory slot and a vCPU, and runs a guest
- * of three instructions to its first exit. All of them live until the last has told. The answer is a line of JSON with
+ * Each line "<n> <kind>" on standard input asks for a round: n forks, each of which maps the image privately, makes a VM
+ * with interrupt controllers, a memory slot and a vCPU, and runs a guest of three instructions to its first exit. The
+ * kind says what comes first, "slot" or "chips"; with "pit" the chips do, and among them the timer that every PC has.
+ * The guest then sleeps in KVM_RUN, as one that is alive does. All of them live until the last has told. The answer is a line of JSON with
  * microseconds: of the round, of CPU time for all of it, and the mean of each stage. Nothing is restored and there is
  * no device.
  */
@@ -26,6 +27,7 @@
 #define PAGE 4096
 #define MOST 10000
 
+enum kind { SLOT_FIRST, CHIPS_FIRST, PIT_TOO };
 enum { FORK, VM, CHIPS, SLOT, VCPU, RUN, STAGES };
 static const char *const NAMES[STAGES] = {"fork", "vm", "irqchip", "memory", "vcpu", "first exit"};
 
@@ -60,10 +62,13 @@ static int kvm(int fd, unsigned long request, void *argument, const char *what)
     return answer;
 }
 
-static void give_chips(int vm)
+static void give_chips(int vm, enum kind kind)
 {
+    struct kvm_pit_config pit = {0};
     kvm(vm, KVM_SET_TSS_ADDR, (void *)0xfffbd000UL, "KVM_SET_TSS_ADDR");
     kvm(vm, KVM_CREATE_IRQCHIP, NULL, "KVM_CREATE_IRQCHIP");
+    if (kind == PIT_TOO)
+        kvm(vm, KVM_CREATE_PIT2, &pit, "KVM_CREATE_PIT2");
 }
 
 static void give_memory(int vm)
@@ -86,19 +91,20 @@ static void start_at_code(int vcpu)
     kvm(vcpu, KVM_SET_REGS, &regs, "KVM_SET_REGS");
 }
 
-static struct told live(double last, int slot_first)
+/* A VM from its beginning to its first exit; what it runs on with is left in *running. */
+static struct told live(double last, enum kind kind, int *running)
 {
     struct told told = {.us[FORK] = lap(&last)};
     int dev = open("/dev/kvm", O_RDWR | O_CLOEXEC);
     int vm = kvm(dev, KVM_CREATE_VM, NULL, "KVM_CREATE_VM");
     told.us[VM] = lap(&last);
-    if (slot_first) {
+    if (kind == SLOT_FIRST) {
         give_memory(vm);
         told.us[SLOT] = lap(&last);
     }
-    give_chips(vm);
+    give_chips(vm, kind);
     told.us[CHIPS] = lap(&last);
-    if (!slot_first) {
+    if (kind != SLOT_FIRST) {
         give_memory(vm);
         told.us[SLOT] = lap(&last);
     }
@@ -113,11 +119,12 @@ static struct told live(double last, int slot_first)
     if (run->exit_reason != KVM_EXIT_IO)
         errx(1, "the guest left with reason %u", run->exit_reason);
     told.us[RUN] = lap(&last);
+    *running = vcpu;
     told.cpu_us = us_of(CLOCK_PROCESS_CPUTIME_ID);
     return told;
 }
 
-static void play(int n, int slot_first)
+static void play(int n, enum kind kind)
 {
     static pid_t child[MOST];
     int pipe_of[2];
@@ -129,11 +136,12 @@ static void play(int n, int slot_first)
         if (child[i] < 0)
             err(1, "fork");
         if (child[i] == 0) {
-            struct told told = live(begun, slot_first);
+            int vcpu;
+            struct told told = live(begun, kind, &vcpu);
             if (write(pipe_of[1], &told, sizeof told) != sizeof told)
                 _exit(1);
             for (;;)
-                pause();
+                kvm(vcpu, KVM_RUN, NULL, "KVM_RUN");
         }
     }
     close(pipe_of[1]);
@@ -162,16 +170,16 @@ static void play(int n, int slot_first)
 int main(int argc, char **argv)
 {
     static const unsigned char code[] = {0xb0, 'x', 0xe6, 0x80, 0xf4}; /* mov al, 'x'; out 0x80, al; hlt */
-    char order[8];
+    char kind[8];
     int n;
     size = argc == 2 ? (size_t)atol(argv[1]) << 20 : 0;
     image = memfd_create("image", MFD_CLOEXEC);
     if (size < 2 * PAGE || image < 0 || ftruncate(image, size) || pwrite(image, code, sizeof code, PAGE) != sizeof code)
         err(1, "an image of \"%s\" MiB", argc == 2 ? argv[1] : "");
-    while (scanf("%d %7s", &n, order) == 2) {
+    while (scanf("%d %7s", &n, kind) == 2) {
         if (n < 1 || n > MOST)
             errx(1, "a round has 1 to %d VMs, not %d", MOST, n);
-        play(n, strcmp(order, "slot") == 0);
+        play(n, strcmp(kind, "slot") == 0 ? SLOT_FIRST : strcmp(kind, "pit") == 0 ? PIT_TOO : CHIPS_FIRST);
     }
     return 0;
 }

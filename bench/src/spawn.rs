@@ -62,7 +62,7 @@ struct Round {
 struct Row {
     count: usize,
     forkd: Vec<Round>,
-    /// By the order of its calls.
+    /// By its kind.
     floor: BTreeMap<&'static str, Vec<floor::Round>>,
     memory: Vec<Memory>,
     /// Mean microseconds, where they were told.
@@ -112,8 +112,8 @@ impl World {
     fn row(&mut self, count: usize, rounds: usize) -> Result<Row> {
         let mut row = Row { count, forkd: Vec::new(), floor: BTreeMap::new(), memory: Vec::new(), stages: None };
         for _ in 0..rounds {
-            for order in floor::ORDERS {
-                row.floor.entry(order).or_default().push(self.floor.round(count, order)?);
+            for kind in floor::BARE.into_iter().chain([floor::WITH_PIT]) {
+                row.floor.entry(kind).or_default().push(self.floor.round(count, kind)?);
             }
             self.round(&mut row)?;
         }
