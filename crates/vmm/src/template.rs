@@ -25,6 +25,7 @@ use crate::reactor::{Reactor, Source};
 use crate::serve::ServeError;
 use crate::spawn::{self, Newborn};
 use crate::sys::fork::{self, Forked};
+use crate::sys::slot;
 use crate::x86::ready_vcpu::ReadyVcpu;
 use crate::x86::{cpuid, vcpu_state};
 
@@ -115,7 +116,6 @@ impl Template {
         let frozen = file::read(&state)?;
         let unfit = |why| LoadError::Unfit { why };
         frozen.check(&cpuid::offered(&kvm)?).map_err(unfit)?;
-        let vcpus = rehearse(&kvm, &frozen)?;
         let kinds = &frozen.shape.disks;
         if kinds.len() != spec.disks.len() {
             return Err(unfit(format!("it has {} disks, {} came", kinds.len(), spec.disks.len())));
@@ -135,15 +135,18 @@ impl Template {
         }
         image::verify(&frozen.memory, frozen.shape.memory, &memory).map_err(unfit)?;
         let mem = memory::map_image(frozen.shape.memory, &memory)?;
+        let vcpus = rehearse(&kvm, &mem, &frozen)?;
         let msr_indices = vcpu_state::msr_indices(&kvm)?.into();
         Ok(Self { kvm, frozen, vcpus, mem, disks, tops: spec.tops, msr_indices })
     }
 }
 
 /// Gives the vCPUs' states to a VM that is thrown away: what cannot be restored here is found out before there is a
-/// child, and what need not be is found out once for all of them.
-fn rehearse(kvm: &Kvm, frozen: &Frozen) -> Result<Vec<ReadyVcpu>, LoadError> {
+/// child, and what need not be is found out once for all of them. It needs the memory too: what a kernel shares with KVM
+/// (its clock, page faults that wait) is named to a vCPU by an address, and KVM refuses one where there is nothing.
+fn rehearse(kvm: &Kvm, mem: &GuestMem, frozen: &Frozen) -> Result<Vec<ReadyVcpu>, LoadError> {
     let vm = kvm.create_vm()?;
+    slot::set_all(&vm, mem)?;
     cpuid::disable_counters(&vm)?;
     vm.create_irq_chip()?;
     let vcpus = (0..).zip(&frozen.vcpus).map(|(id, _)| vm.create_vcpu(id)).collect::<Result<Vec<_>, _>>()?;
