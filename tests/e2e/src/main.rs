@@ -19,6 +19,7 @@ mod host;
 mod inside;
 mod machine_life;
 mod network;
+mod spawn_budget;
 mod world;
 
 use std::process::ExitCode;
@@ -34,7 +35,8 @@ use crate::host::Host;
 type Test = (&'static str, fn(&Host) -> Result<()>);
 
 /// Tests that boot VMs on the KVM of the system they run on.
-const VM_TESTS: &[&[Test]] = &[exec::TESTS, boot::TESTS, disk::TESTS, network::TESTS, faults::TESTS];
+const VM_TESTS: &[&[Test]] =
+    &[exec::TESTS, boot::TESTS, disk::TESTS, network::TESTS, faults::TESTS, spawn_budget::TESTS];
 /// Tests of the command line and the emulated host as a user has them before him.
 const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS];
 
