@@ -1,11 +1,11 @@
 //! After a fork: the guest wakes up believing it is its parent, and is told who it is.
 //!
 //! ```text
-//! entropy ─> wall clock ─> host name ─> machine id ─> /run/forkd ─> environment ─> interpreter ─> hooks
+//! wall clock ─> entropy ─> host name ─> machine id ─> /run/forkd ─> environment ─> interpreter ─> hooks
 //! ```
 //!
-//! In this order, because hooks may use all that comes before them, and the random bytes they draw must already be their
-//! own. The answer is given when everything is done; whatever fails is named, and the whole may be done again.
+//! In this order, because the time that was told is over soon, hooks may use all that comes before them, and the random
+//! bytes they draw must already be their own. The answer is given when everything is done; whatever fails is named, and the whole may be done again.
 
 mod files;
 mod hooks;
@@ -83,13 +83,29 @@ impl Renewer {
             monotonic_ns: nanoseconds(rustix::time::clock_gettime(ClockId::Monotonic)),
         })
     }
+
+    /// Sets the wall clock, where it is ours to set.
+    pub(crate) fn set_clock(&self, unix_ns: u64) -> Result<(), RenewError> {
+        match self.scope {
+            Scope::Machine => set_clock(unix_ns),
+            Scope::Directory(_) => Ok(()),
+            Scope::Nothing => Err(RenewError::NoMachine),
+        }
+    }
+}
+
+fn step(step: &'static str) -> impl Fn(io::Error) -> RenewError {
+    move |source| RenewError::Step { step, source }
+}
+
+fn set_clock(unix_ns: u64) -> Result<(), RenewError> {
+    let set = rustix::time::clock_settime(ClockId::Realtime, timespec(unix_ns));
+    set.map_err(Errno::into).map_err(step("set the wall clock"))
 }
 
 fn renew_kernel(request: &RenewRequest) -> Result<(), RenewError> {
-    let step = |step| move |source: io::Error| RenewError::Step { step, source };
+    set_clock(request.wall_clock_unix_ns)?;
     sys::reseed(&request.entropy).map_err(step("reseed the kernel's random number generator"))?;
-    let now = timespec(request.wall_clock_unix_ns);
-    rustix::time::clock_settime(ClockId::Realtime, now).map_err(Errno::into).map_err(step("set the wall clock"))?;
     let name = request.hostname.as_str();
     rustix::system::sethostname(name.as_bytes()).map_err(Errno::into).map_err(step("set the host name"))
 }

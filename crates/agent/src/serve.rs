@@ -191,6 +191,10 @@ fn obey(peer: &mut Peer, host: &Host) -> Result<(), ConverseError> {
                 let renewed = host.renewer.renew(&request).map(Reply::Renewed);
                 peer.reply(&renewed.unwrap_or_else(|error| refusal(ErrorCode::Failed, &error)))?;
             }
+            Request::SetClock { unix_ns } => {
+                let set = host.renewer.set_clock(unix_ns).map(|()| Reply::Done);
+                peer.reply(&set.unwrap_or_else(|error| refusal(ErrorCode::Failed, &error)))?;
+            }
             Request::Warm(request) => {
                 let warmed = host.interpreter.warm(&request).map(Reply::Warmed);
                 peer.reply(&warmed.unwrap_or_else(|error| refusal(error.code(), &error)))?;

@@ -12,6 +12,7 @@
 //! Each message goes by a connection of its own: a child whose life hangs on the connection by which it was asked for
 //! listens to it too, and must find nothing there but its end.
 
+mod clock;
 mod error;
 mod fanout;
 mod ready;

@@ -68,6 +68,12 @@ pub enum Request {
     /// After a fork: makes the guest somebody of its own. Answered with [`Reply::Renewed`] when it is; sent again, it
     /// does everything again.
     Renew(Box<RenewRequest>),
+    /// Sets the wall clock, and nothing else: a renewal can be long under way, and then tells a time that is over.
+    /// Answered with [`Reply::Done`].
+    SetClock {
+        /// Nanoseconds since 1970.
+        unix_ns: u64,
+    },
     /// Starts the warm interpreter. Answered with [`Reply::Warmed`].
     Warm(WarmRequest),
     /// Runs code in the warm interpreter. Answered with what it wrote, as data frames, and [`Reply::Evaluated`].

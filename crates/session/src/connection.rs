@@ -79,6 +79,14 @@ impl Connection {
         }
     }
 
+    /// Sets the guest's wall clock, in nanoseconds since 1970. How far it is off then is no more than this took.
+    ///
+    /// # Errors
+    /// [`SessionError::Refused`] when it could not be set.
+    pub fn set_clock(&mut self, unix_ns: u64) -> Result<(), SessionError> {
+        self.expect_done(&Request::SetClock { unix_ns })
+    }
+
     /// Starts the warm interpreter and has it import modules; returns when they are imported.
     ///
     /// # Errors

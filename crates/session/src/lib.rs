@@ -3,7 +3,7 @@
 //! ```text
 //! connect_vsock ─┐
 //! UnixStream ────┼─> Transport ─ Connection::open ─> Connection ─ exec ─> Exec ─ Exited ─> into_connection
-//! TcpStream ─────┘                (hello, token)      ping                 ├ next_event   stdout, stderr, credits
+//! TcpStream ─────┘                (hello, token)      ping, set_clock      ├ next_event   stdout, stderr, credits
 //!                                                     renew, warm, eval    ├ stdin()      from any thread
 //!                                                     poweroff, reboot     └ control()    signal, resize
 //! ```

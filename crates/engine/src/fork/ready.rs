@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use proto::guest::AGENT_PORT;
 use rustix::event::{EventfdFlags, eventfd};
@@ -13,7 +13,7 @@ use session::{Connection, RenewRequest, SessionError};
 
 use super::error::{ChildError, ForkError};
 use super::fanout::Fanout;
-use super::{ChildOptions, micros};
+use super::{ChildOptions, clock, micros};
 use crate::cancel::Cancel;
 use crate::child::Child;
 use crate::pool::workers;
@@ -165,7 +165,11 @@ impl<'a> Crew<'a> {
         let left = self.until.saturating_duration_since(Instant::now()).max(PAUSES.1);
         let mut connection = Connection::open(stream, None, patience.min(left)).map_err(Try::Failed)?;
         let request = renewal(child, options).map_err(|source| Try::Io("get random bytes", source))?;
-        Ok(connection.renew(&request).map_err(Try::Failed)?.took_us)
+        let asked = Instant::now();
+        let took_us = connection.renew(&request).map_err(Try::Failed)?.took_us;
+        let under_way = asked.elapsed().saturating_sub(Duration::from_micros(took_us));
+        clock::adjust(&mut connection, under_way).map_err(Try::Failed)?;
+        Ok(took_us)
     }
 }
 
@@ -183,7 +187,6 @@ pub(super) fn died(child: &Child) -> ChildError {
 /// What a child is told to be. Everything in it is new with every try.
 fn renewal(child: &Child, options: &ChildOptions) -> io::Result<RenewRequest> {
     let checked = "an id of ours is letters, digits and hyphens";
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok(RenewRequest {
         sandbox_id: child.id().parse().expect(checked),
         hostname: child.id().parse().expect(checked),
@@ -192,7 +195,7 @@ fn renewal(child: &Child, options: &ChildOptions) -> io::Result<RenewRequest> {
         env: options.env.clone(),
         metadata: options.metadata.clone(),
         entropy: random::<64>()?.to_vec().try_into().expect("64 bytes are neither too few nor too many"),
-        wall_clock_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+        wall_clock_unix_ns: clock::unix_ns(Duration::ZERO),
     })
 }
 

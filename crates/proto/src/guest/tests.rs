@@ -50,6 +50,7 @@ fn the_surface_of_generation_1_is_frozen() {
         Request::Resize(TtySize { rows: 50, cols: 120 }),
         Request::Ping,
         Request::Renew(Box::new(renewal())),
+        Request::SetClock { unix_ns: 1_700_000_000_000_000_000 },
         Request::Warm(WarmRequest {
             program: Interpreter::Python3,
             modules: vec!["numpy".parse().unwrap(), "os.path".parse().unwrap()].try_into().unwrap(),
