@@ -158,7 +158,7 @@ fn sleeping(host: &Host) -> Result<(std::process::Child, u32)> {
     Ok((child, vmms[0]))
 }
 
-fn signal(pid: u32, signal: Signal) -> Result<()> {
+pub(crate) fn signal(pid: u32, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(i32::try_from(pid)?).context("a process id")?;
     Ok(kill_process(pid, signal)?)
 }

@@ -14,11 +14,14 @@ use image::{Initramfs, Purpose, Recipe, build_image, guest_kernel};
 use proto::guest::ExecRequest;
 use session::Output;
 use types::progress::Silent;
-use types::{Dirs, GuestMemorySize, VcpuCount};
+use types::{Dirs, GuestMemorySize, Tag, VcpuCount};
+
+use crate::fork::{Parent, Parents};
 
 /// Set inside the emulated host, where nothing can be built: what came in, by name.
 pub(crate) const INSIDE: &str = "FORKD_E2E_INSIDE";
-const OUTPUT_LIMIT: usize = 16 << 20;
+/// The most that is kept of what a process says.
+pub(crate) const OUTPUT_LIMIT: usize = 16 << 20;
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
 /// What VMs boot from.
@@ -51,6 +54,7 @@ pub(crate) struct Host {
     pub(crate) forkd: PathBuf,
     place: Place,
     shared: Arc<Mutex<Option<Arc<Vm>>>>,
+    parents: Arc<Parents>,
 }
 
 impl Host {
@@ -68,7 +72,7 @@ impl Host {
         let dirs = Dirs::from_env()?;
         let place = place(&dirs)?;
         ensure!(matches!(place, Place::Local), "the emulated host has no usable KVM: {place:?}");
-        Ok(Some(Self { dirs, artifacts, forkd: forkd.clone(), place, shared: Arc::default() }))
+        Ok(Some(Self { dirs, artifacts, forkd: forkd.clone(), place, shared: Arc::default(), parents: Arc::default() }))
     }
 
     /// The host everything starts from.
@@ -77,7 +81,7 @@ impl Host {
         let forkd = Program::Forkd.find()?;
         let artifacts = Artifacts::build(&dirs)?;
         let place = place(&dirs)?;
-        Ok(Self { dirs, artifacts, forkd, place, shared: Arc::default() })
+        Ok(Self { dirs, artifacts, forkd, place, shared: Arc::default(), parents: Arc::default() })
     }
 
     /// How often a test is tried. QEMU's emulation of nested virtualisation is not flawless: once in a while a guest in
@@ -128,6 +132,11 @@ impl Host {
         Ok(Arc::clone(shared.insert(Arc::new(self.boot(spec)?))))
     }
 
+    /// The snapshot of a parent that all tests share.
+    pub(crate) fn parent(&self, parent: Parent) -> Result<Tag> {
+        self.parents.get(parent, self)
+    }
+
     /// The user's binary, with its streams to be set by the test.
     pub(crate) fn forkd(&self) -> Command {
         let mut command = Command::new(&self.forkd);
@@ -150,8 +159,9 @@ impl Host {
         host
     }
 
-    /// Ends the shared VM, and tells if it had ended before.
+    /// Removes the snapshots that were taken; ends the shared VM, and tells if it had ended before.
     pub(crate) fn tear_down(&self) {
+        self.parents.remove(&self.dirs);
         let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut vm) = shared.and_then(Arc::into_inner) else { return };
         if let Ok(Some(outcome)) = vm.outcome(Duration::ZERO) {

@@ -15,8 +15,8 @@ use types::progress::Silent;
 
 use crate::host::{Host, INSIDE};
 
-/// How long the VM tests may take inside; they take two minutes.
-const PATIENCE: Duration = Duration::from_secs(420);
+/// How long the VM tests may take inside; they take some minutes.
+const PATIENCE: Duration = Duration::from_secs(900);
 /// How often the emulated host may die under the tests. QEMU's emulation of nested virtualisation is not flawless, and
 /// a host that dies of it says nothing about forkd.
 const DEATHS: usize = 2;

@@ -15,6 +15,7 @@ mod cli;
 mod disk;
 mod exec;
 mod faults;
+mod fork;
 mod host;
 mod inside;
 mod machine_life;
@@ -35,8 +36,20 @@ use crate::host::Host;
 type Test = (&'static str, fn(&Host) -> Result<()>);
 
 /// Tests that boot VMs on the KVM of the system they run on.
-const VM_TESTS: &[&[Test]] =
-    &[exec::TESTS, boot::TESTS, disk::TESTS, network::TESTS, faults::TESTS, spawn_budget::TESTS];
+const VM_TESTS: &[&[Test]] = &[
+    exec::TESTS,
+    boot::TESTS,
+    disk::TESTS,
+    network::TESTS,
+    faults::TESTS,
+    spawn_budget::TESTS,
+    fork::state::TESTS,
+    fork::busy::TESTS,
+    fork::deaths::TESTS,
+    fork::damage::TESTS,
+];
+/// The same, but each alone: they take all there is, or would take for theirs what others leave.
+const LONE_TESTS: &[&[Test]] = &[fork::identity::TESTS, fork::deaths::LONE_TESTS, fork::leaks::TESTS];
 /// Tests of the command line and the emulated host as a user has them before him.
 const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS];
 
@@ -64,15 +77,23 @@ fn main() -> ExitCode {
 /// Runs what belongs here; true when all of it passed.
 fn run(arguments: &Arguments) -> Result<bool> {
     if let Some(host) = Host::inside()? {
-        return Ok(conclude(arguments, &host, VM_TESTS));
+        return Ok(run_vm_tests(arguments, &host));
     }
     let host = Host::outside()?;
     if host.has_kvm() {
-        let vm = conclude(arguments, &host, VM_TESTS);
+        let vm = run_vm_tests(arguments, &host);
         return Ok(conclude(arguments, &host, USER_TESTS) && vm);
     }
     let vm = inside::run(&host)?;
     Ok(conclude(arguments, &host, USER_TESTS) && vm)
+}
+
+/// Runs what boots VMs right here; true when all of it passed.
+fn run_vm_tests(arguments: &Arguments, host: &Host) -> bool {
+    let together = conclude(arguments, host, VM_TESTS);
+    let alone = conclude(&Arguments { test_threads: Some(1), ..arguments.clone() }, host, LONE_TESTS);
+    host.tear_down();
+    together && alone
 }
 
 /// Runs a test as often as the host is worth, and says so when once was not enough.
@@ -105,6 +126,5 @@ fn conclude(arguments: &Arguments, host: &Host, groups: &[&'static [Test]]) -> b
     for (time, name) in times.iter().rev().take(SLOWEST) {
         println!("slow: {:6.1} s  {name}", time.as_secs_f32());
     }
-    host.tear_down();
     !conclusion.has_failed()
 }

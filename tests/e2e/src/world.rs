@@ -21,19 +21,11 @@ pub(crate) struct Traces {
 impl Traces {
     /// What is there now.
     pub(crate) fn now(host: &Host) -> Result<Self> {
-        let names = |dir: &Path| -> BTreeSet<OsString> {
-            fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
-        };
-        let vmms = names(Path::new("/proc"))
-            .into_iter()
-            .filter_map(|name| name.to_str()?.parse::<u32>().ok())
-            .filter(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "forkd-vmm\n"))
-            .collect();
         let taps = names(Path::new("/sys/class/net"))
             .into_iter()
             .filter(|name| name.to_string_lossy().starts_with("forkd-tap"))
             .collect();
-        Ok(Self { vmms, dirs: names(&host.dirs.run.join("vms")), taps })
+        Ok(Self { vmms: vmms(), dirs: names(&host.dirs.run.join("vms")), taps })
     }
 
     /// What is there now and was not at `self`. Other tests come and go meanwhile, so only what `owner` made counts.
@@ -41,6 +33,23 @@ impl Traces {
         let now = Self::now(host)?;
         Ok((&now.vmms - &self.vmms, &now.dirs - &self.dirs, &now.taps - &self.taps))
     }
+}
+
+/// What is in a directory; nothing when there is none.
+pub(crate) fn names(dir: &Path) -> BTreeSet<OsString> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
+}
+
+/// All processes of VMMs.
+fn vmms() -> BTreeSet<u32> {
+    let all = names(Path::new("/proc")).into_iter().filter_map(|name| name.to_str()?.parse().ok());
+    all.filter(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "forkd-vmm\n")).collect()
+}
+
+/// The processes of VMMs that log somewhere below a directory, as the VMs and templates of one `run` do.
+pub(crate) fn vmms_in(dir: &Path) -> BTreeSet<u32> {
+    let log = |pid: &u32| fs::read_link(format!("/proc/{pid}/fd/2"));
+    vmms().into_iter().filter(|pid| log(pid).is_ok_and(|log| log.starts_with(dir))).collect()
 }
 
 /// The VMM processes that `parent` started.

@@ -1,0 +1,22 @@
+//! Forking: what children have of their parent, what is their own, and what is left when something dies.
+//!
+//! ```text
+//! parents     the two VMs that tests fork from; each is snapshotted once in a run
+//! children    a fork that a test owns, and what tests ask of a child
+//! own         a place where a test has a template of its own, to be killed or starved
+//! ```
+//!
+//! Limits on a child's memory are not tested here: a VM has none but its size.
+
+mod children;
+mod own;
+mod parents;
+
+pub(crate) mod busy;
+pub(crate) mod damage;
+pub(crate) mod deaths;
+pub(crate) mod identity;
+pub(crate) mod leaks;
+pub(crate) mod state;
+
+pub(crate) use parents::{Parent, Parents};
