@@ -30,7 +30,9 @@ lint: ## Format, clippy, dependency direction, shape of the sources
 	@cargo xtask deps
 	@cargo xtask shape
 
-bench: build ## Cold boot to first exec, as JSON
+bench: build ## A spawn beside its floor, a fan-out, a cold boot: each as JSON
+	@cargo run --release --quiet --package bench -- spawn
+	@cargo run --release --quiet --package bench -- fanout
 	@cargo run --release --quiet --package bench -- boot
 
 fuzz: ## Fuzz every target for a minute (needs nightly and cargo-fuzz)

@@ -6,6 +6,7 @@
 
 mod boot;
 mod demo;
+mod fanout;
 mod forkd;
 mod process;
 mod spawn;
@@ -27,6 +28,8 @@ enum Bench {
     Boot(boot::BootArgs),
     /// A spawn beside what the kernel alone charges for it, on this host's KVM
     Spawn(spawn::SpawnArgs),
+    /// Children of a warm Python, each of which has answered, wherever VMs can run here
+    Fanout(fanout::FanoutArgs),
     /// What forkd does, shown once with the time of each stage
     Demo,
 }
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().bench {
         Bench::Boot(args) => boot::run(&args),
         Bench::Spawn(args) => spawn::run(&args),
+        Bench::Fanout(args) => fanout::run(&args),
         Bench::Demo => demo::run(),
     };
     match done {
