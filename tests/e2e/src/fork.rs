@@ -1,7 +1,7 @@
 //! Forking: what children have of their parent, what is their own, and what is left when something dies.
 //!
 //! ```text
-//! parents     the two VMs that tests fork from; each is snapshotted once in a run
+//! parents     the VMs that tests fork from; each is snapshotted once in a run
 //! children    a fork that a test owns, and what tests ask of a child
 //! own         a place where a test has a template of its own, to be killed or starved
 //! ```

@@ -8,9 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use engine::{list, sweep};
+use engine::{find, kill_many, list, sweep};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
+use serde_json::Value;
 use types::Dirs;
 
 use super::Parent;
@@ -22,6 +23,7 @@ use crate::host::{Host, Sh, shell};
 use crate::world::wait_until;
 
 pub(crate) const TESTS: &[Test] = &[
+    ("fork::children_outlive_who_asked", children_outlive_who_asked),
     ("fork::killed_template_leaves_children", killed_template_leaves_children),
     ("fork::half_killed", half_killed),
     ("fork::disk_full", disk_full),
@@ -35,6 +37,37 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn kill(pid: u32) -> Result<()> {
     signal(pid, Signal::KILL)?;
     wait_until("the end of a killed process", LIMIT, || !lives(pid))
+}
+
+/// Runs the user's binary, which must succeed; what it printed.
+fn forkd(host: &Host, words: &[&str]) -> Result<String> {
+    let output = host.forkd().args(words).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "forkd {words:?}: {:?}: {said}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// `forkd fork` has ended when its children are used, through the other verbs.
+fn children_outlive_who_asked(host: &Host) -> Result<()> {
+    let tag = host.parent(Parent::Warm)?;
+    let report: Value = serde_json::from_str(&forkd(host, &["fork", "--tag", tag.as_str(), "-n", "2", "--json"])?)?;
+    let ids = report["children"].as_array().into_iter().flatten().filter_map(|child| child["id"].as_str());
+    let children = ids.map(|id| find(id, &host.dirs)).collect::<Result<Vec<_>, _>>()?;
+    let used = children.iter().try_for_each(|child| use_and_kill(host, child.id()));
+    // Whatever became of it, none is left.
+    kill_many(&children).into_iter().collect::<Result<Vec<_>, _>>()?;
+    ensure!(children.len() == 2, "{report}");
+    used
+}
+
+fn use_and_kill(host: &Host, id: &str) -> Result<()> {
+    ensure!(forkd(host, &["eval", "--child", id, "--", "word"])?.trim() == "'parent'");
+    ensure!(forkd(host, &["exec", "--child", id, "--", "hostname"])?.trim() == id);
+    forkd(host, &["ping", "--child", id])?;
+    ensure!(forkd(host, &["ls"])?.contains(id), "{id} is not listed");
+    forkd(host, &["kill", id])?;
+    ensure!(!forkd(host, &["ls"])?.contains(id), "{id} is still listed");
+    Ok(())
 }
 
 fn killed_template_leaves_children(host: &Host) -> Result<()> {
