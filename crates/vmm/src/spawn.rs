@@ -8,8 +8,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use proto::control::{ChildSpec, ControlSocket, FromVmm, Lifetime, RefusalCode};
+use proto::control::{ChildSpec, ControlError, ControlSocket, FromVmm, Lifetime, RefusalCode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use virtio::block::{CowDisk, RawDisk};
@@ -26,6 +28,10 @@ use crate::vm::{Inheritance, Vm};
 
 /// Callers that wait to be let in.
 const BACKLOG: i32 = 64;
+/// For how long one that does not read what it asked for is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it is waited for at a time.
+const ROOM_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// A child that has just been forked.
 #[derive(Debug)]
@@ -43,13 +49,13 @@ pub(crate) fn live(template: &Template, newborn: Newborn, asker: ControlSocket) 
         Err(error) => {
             let (code, message): (RefusalCode, _) = (error.code(), error.to_string());
             log::warn!("not started: {message}");
-            asker.send(&FromVmm::NotStarted { id: spec.id, code, message }, &[])?;
+            tell(&asker, &FromVmm::NotStarted { id: spec.id, code, message })?;
             return Ok(());
         }
     };
     let setup_us = stages.total_us();
     log::debug!("{stages}");
-    let started = asker.send(&FromVmm::Started { id: spec.id, setup_us }, &[]);
+    let started = tell(&asker, &FromVmm::Started { id: spec.id, setup_us });
     match (spec.lifetime, started) {
         (Lifetime::Connection, started) => {
             started?;
@@ -61,6 +67,23 @@ pub(crate) fn live(template: &Template, newborn: Newborn, asker: ControlSocket) 
         (Lifetime::Detached, Ok(())) => drop(asker),
     }
     running.until_the_end()
+}
+
+/// Tells whoever asked. Siblings tell theirs by the same connection: when it is full, there will be room once some of it
+/// is read.
+fn tell(asker: &ControlSocket, event: &FromVmm) -> Result<(), ControlError> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match asker.send(event, &[]) {
+            Err(ControlError::Io { source })
+                if source.kind() == io::ErrorKind::WouldBlock && Instant::now() < until =>
+            {
+                let mut room = [PollFd::new(asker, PollFlags::OUT)];
+                rustix::io::retry_on_intr(|| poll(&mut room, Some(&ROOM_WAIT))).map_err(io::Error::from)?;
+            }
+            sent => return sent,
+        }
+    }
 }
 
 /// Makes everything of the child's own. The directory stays locked while the second part of the answer lives.
@@ -127,4 +150,26 @@ fn parts(template: &Template, spec: &ChildSpec, tap: Option<OwnedFd>) -> Result<
     }
     let vsock = spec.dir.join("vsock.sock");
     Ok(Parts { disks, net: shape.net, taps: tap.into_iter().collect(), cid: shape.cid, vsock })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_full_connection_is_waited_for() {
+        let (asker, engine) = ControlSocket::pair().unwrap();
+        rustix::io::ioctl_fionbio(&asker, true).unwrap();
+        let event = FromVmm::Started { id: "x".into(), setup_us: 1 };
+        let mut told = 0;
+        while asker.send(&event, &[]).is_ok() {
+            told += 1;
+        }
+        let reader =
+            thread::spawn(move || (0..=told).all(|_| engine.recv::<FromVmm>().is_ok_and(|heard| heard.is_some())));
+        tell(&asker, &event).unwrap();
+        assert!(reader.join().unwrap());
+    }
 }
