@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::slice::Chunks;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -36,8 +35,8 @@ pub struct Timing {
 /// Children, all of them alive and past their first exit. They end with this, sooner or later.
 #[derive(Debug)]
 pub struct Brood {
-    #[expect(dead_code, reason = "the children end with it")]
-    connection: ControlSocket,
+    #[expect(dead_code, reason = "the children end with them")]
+    connections: Vec<ControlSocket>,
     dir: PathBuf,
     /// Their processes.
     pub pids: Vec<i32>,
@@ -56,13 +55,13 @@ impl Brood {
         fs::create_dir(dir)?;
         let console = named_pipe(&dir.join("console"))?;
         let children = (0..count).map(|number| child(dir, number)).collect::<Result<Vec<_>>>()?;
-        let connection = template.connect()?;
+        let connections = children.chunks(BATCH).map(|_| template.connect()).collect::<Result<Vec<_>>>()?;
         let taps: Vec<BorrowedFd<'_>> = taps.iter().map(AsFd::as_fd).collect();
-        let requests = Requests { connection: &connection, children: children.chunks(BATCH), taps: taps.chunks(BATCH) };
-        let mut watch = Watch::new(count, requests);
-        watch.run(&console)?;
+        let mut watch = Watch::new(count);
+        ask(&connections, &children, &taps)?;
+        watch.run(&connections, &console).with_context(|| complaints(dir, count))?;
         let Watch { pids, timing, .. } = watch;
-        Ok(Self { connection, dir: dir.into(), pids, timing })
+        Ok(Self { connections, dir: dir.into(), pids, timing })
     }
 
     /// What a child has logged.
@@ -70,7 +69,7 @@ impl Brood {
     /// # Errors
     /// When it cannot be read.
     pub fn log_of(&self, number: usize) -> Result<String> {
-        Ok(fs::read_to_string(self.dir.join(format!("c{number}/vmm.log")))?)
+        Ok(fs::read_to_string(log_path(&self.dir, number))?)
     }
 
     /// Kills them, and waits until they are gone.
@@ -102,26 +101,27 @@ fn child(dir: &Path, number: usize) -> Result<ChildSpec> {
     Ok(ChildSpec { id, dir: home, lifetime: Lifetime::Connection })
 }
 
-/// The messages that ask for children.
-struct Requests<'a> {
-    connection: &'a ControlSocket,
-    children: Chunks<'a, ChildSpec>,
-    taps: Chunks<'a, BorrowedFd<'a>>,
+/// Each message goes by a connection of its own: what comes back by one is bounded.
+fn ask(connections: &[ControlSocket], children: &[ChildSpec], taps: &[BorrowedFd<'_>]) -> Result<()> {
+    let mut taps = taps.chunks(BATCH);
+    for (connection, batch) in connections.iter().zip(children.chunks(BATCH)) {
+        connection.send(&ToVmm::Spawn { children: batch.to_vec() }, taps.next().unwrap_or_default())?;
+    }
+    Ok(())
 }
 
-impl Requests<'_> {
-    fn send_next(&mut self) -> Result<()> {
-        if let Some(batch) = self.children.next() {
-            let request = ToVmm::Spawn { children: batch.to_vec() };
-            self.connection.send(&request, self.taps.next().unwrap_or_default())?;
-        }
-        Ok(())
-    }
+fn log_path(dir: &Path, number: usize) -> PathBuf {
+    dir.join(format!("c{number}/vmm.log"))
+}
+
+/// What the first child that logged anything has logged.
+fn complaints(dir: &Path, count: usize) -> String {
+    let logs = (0..count).filter_map(|number| fs::read_to_string(log_path(dir, number)).ok());
+    logs.into_iter().find(|log| !log.is_empty()).unwrap_or_else(|| "no child has logged anything".into())
 }
 
 /// What is heard of the children until all have been.
-struct Watch<'a> {
-    requests: Requests<'a>,
+struct Watch {
     asked: Instant,
     count: usize,
     started: usize,
@@ -130,29 +130,27 @@ struct Watch<'a> {
     timing: Timing,
 }
 
-impl<'a> Watch<'a> {
-    fn new(count: usize, requests: Requests<'a>) -> Self {
+impl Watch {
+    fn new(count: usize) -> Self {
         let now = clock_gettime(ClockId::Monotonic);
         let asked_at_us = Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0));
         let timing = Timing { asked_at_us: us(asked_at_us), ..Timing::default() };
-        Self { requests, asked: Instant::now(), count, started: 0, exited: 0, pids: Vec::with_capacity(count), timing }
+        Self { asked: Instant::now(), count, started: 0, exited: 0, pids: Vec::with_capacity(count), timing }
     }
 
-    fn run(&mut self, console: &File) -> Result<()> {
+    fn run(&mut self, connections: &[ControlSocket], console: &File) -> Result<()> {
         let deadline = Deadline::after(PATIENCE);
-        let connection = self.requests.connection;
-        // One request is always under way while another is obeyed, and no more: what comes back is read meanwhile.
-        self.requests.send_next()?;
-        self.requests.send_next()?;
+        let fds: Vec<BorrowedFd<'_>> =
+            std::iter::once(console.as_fd()).chain(connections.iter().map(AsFd::as_fd)).collect();
         while self.started < self.count || self.exited < self.count || self.pids.len() < self.count {
-            let ready = deadline.wait("the first exit of each child", &[connection.as_fd(), console.as_fd()])?;
-            if ready[1] {
+            let ready = deadline.wait("the first exit of each child", &fds)?;
+            if ready[0] {
                 let heard = count_of(RESTORED, console)?;
                 self.timing.exited_us = us(self.asked.elapsed());
                 self.timing.mean_exited_us += self.timing.exited_us * share(heard, self.count);
                 self.exited += heard;
             }
-            if ready[0] {
+            for (connection, _) in connections.iter().zip(&ready[1..]).filter(|(_, ready)| **ready) {
                 let (event, _) = connection.recv()?.context("the template went away")?;
                 self.hear(event)?;
             }
@@ -162,10 +160,7 @@ impl<'a> Watch<'a> {
 
     fn hear(&mut self, event: FromVmm) -> Result<()> {
         match event {
-            FromVmm::Forked { children } => {
-                self.pids.extend(children.iter().map(|child| child.pid));
-                self.requests.send_next()?;
-            }
+            FromVmm::Forked { children } => self.pids.extend(children.iter().map(|child| child.pid)),
             FromVmm::Started { .. } => {
                 self.started += 1;
                 self.timing.started_us = us(self.asked.elapsed());
