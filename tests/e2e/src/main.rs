@@ -55,6 +55,14 @@ const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS];
 
 /// How many of the slowest tests are named at the end.
 const SLOWEST: usize = 8;
+/// How much of a failure's cause is repeated there; the whole of it was said when the test failed.
+const WHY_CHARS: usize = 400;
+
+/// A test that failed, and why.
+struct Failure {
+    name: &'static str,
+    why: String,
+}
 
 #[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
 fn main() -> ExitCode {
@@ -74,26 +82,35 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs what belongs here; true when all of it passed.
+/// Runs what belongs here; true when all of it passed. What failed is said again as the last thing, where one looks.
 fn run(arguments: &Arguments) -> Result<bool> {
     if let Some(host) = Host::inside()? {
-        return Ok(run_vm_tests(arguments, &host));
+        return Ok(name_failures(&run_vm_tests(arguments, &host)));
     }
     let host = Host::outside()?;
+    let mut failures = conclude(arguments, &host, USER_TESTS);
+    let inside = host.has_kvm() || inside::run(&host)?;
     if host.has_kvm() {
-        let vm = run_vm_tests(arguments, &host);
-        return Ok(conclude(arguments, &host, USER_TESTS) && vm);
+        failures.extend(run_vm_tests(arguments, &host));
     }
-    let vm = inside::run(&host)?;
-    Ok(conclude(arguments, &host, USER_TESTS) && vm)
+    Ok(name_failures(&failures) && inside)
 }
 
-/// Runs what boots VMs right here; true when all of it passed.
-fn run_vm_tests(arguments: &Arguments, host: &Host) -> bool {
-    let together = conclude(arguments, host, VM_TESTS);
-    let alone = conclude(&Arguments { test_threads: Some(1), ..arguments.clone() }, host, LONE_TESTS);
+/// Runs what boots VMs right here.
+fn run_vm_tests(arguments: &Arguments, host: &Host) -> Vec<Failure> {
+    let mut failures = conclude(arguments, host, VM_TESTS);
+    failures.extend(conclude(&Arguments { test_threads: Some(1), ..arguments.clone() }, host, LONE_TESTS));
     host.tear_down();
-    together && alone
+    failures
+}
+
+/// Says what failed, if anything; true when nothing did.
+#[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
+fn name_failures(failures: &[Failure]) -> bool {
+    for Failure { name, why } in failures {
+        eprintln!("failed: {name}: {}", why.chars().take(WHY_CHARS).collect::<String>());
+    }
+    failures.is_empty()
 }
 
 /// Runs a test as often as the host is worth, and says so when once was not enough.
@@ -108,23 +125,28 @@ fn try_test(name: &str, test: fn(&Host) -> Result<()>, host: &Host) -> Result<()
     test(host)
 }
 
+/// Runs these tests, tells which were slow, and returns those that failed.
 #[expect(clippy::print_stdout, reason = "a test program talks to whoever runs it")]
-fn conclude(arguments: &Arguments, host: &Host, groups: &[&'static [Test]]) -> bool {
+fn conclude(arguments: &Arguments, host: &Host, groups: &[&'static [Test]]) -> Vec<Failure> {
     let times: Arc<Mutex<Vec<(Duration, &str)>>> = Arc::default();
+    let failures: Arc<Mutex<Vec<Failure>>> = Arc::default();
     let trials = groups.iter().flat_map(|group| group.iter()).map(|(name, test)| {
-        let (host, test, times) = (host.clone(), *test, Arc::clone(&times));
+        let (host, test, times, failures) = (host.clone(), *test, Arc::clone(&times), Arc::clone(&failures));
         Trial::test(*name, move || {
             let begun = Instant::now();
-            let done = try_test(name, test, &host).map_err(|error| format!("{error:#}").into());
+            let done = try_test(name, test, &host).map_err(|error| format!("{error:#}"));
             times.lock().unwrap_or_else(PoisonError::into_inner).push((begun.elapsed(), name));
-            done
+            if let Err(why) = &done {
+                failures.lock().unwrap_or_else(PoisonError::into_inner).push(Failure { name, why: why.clone() });
+            }
+            Ok(done?)
         })
     });
-    let conclusion = libtest_mimic::run(arguments, trials.collect());
+    libtest_mimic::run(arguments, trials.collect());
     let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
     times.sort_unstable();
     for (time, name) in times.iter().rev().take(SLOWEST) {
         println!("slow: {:6.1} s  {name}", time.as_secs_f32());
     }
-    !conclusion.has_failed()
+    std::mem::take(&mut *failures.lock().unwrap_or_else(PoisonError::into_inner))
 }
