@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use proto::control::{ChildSpec, ControlSocket, FromVmm, Lifetime, ToVmm};
+use proto::control::{ChildDescriptor, ChildSpec, ControlSocket, FromVmm, Lifetime, ToVmm};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -105,7 +105,9 @@ fn child(dir: &Path, number: usize) -> Result<ChildSpec> {
 fn ask(connections: &[ControlSocket], children: &[ChildSpec], taps: &[BorrowedFd<'_>]) -> Result<()> {
     let mut taps = taps.chunks(BATCH);
     for (connection, batch) in connections.iter().zip(children.chunks(BATCH)) {
-        connection.send(&ToVmm::Spawn { children: batch.to_vec() }, taps.next().unwrap_or_default())?;
+        let taps = taps.next().unwrap_or_default();
+        let descriptors = if taps.is_empty() { Vec::new() } else { vec![ChildDescriptor::Tap] };
+        connection.send(&ToVmm::Spawn { children: batch.to_vec(), descriptors }, taps)?;
     }
     Ok(())
 }

@@ -21,8 +21,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use messages::{
-    ChildSpec, DiskAccess, DiskSpec, ForkedChild, FromVmm, LayerCount, Lifetime, LoadSpec, NetSpec, Outcome,
-    RefusalCode, ToVmm, VmSpec, VsockSpec,
+    ChildDescriptor, ChildSpec, DiskAccess, DiskSpec, ForkedChild, FromVmm, LayerCount, Lifetime, LoadSpec, NetSpec,
+    Outcome, RefusalCode, ToVmm, VmSpec, VsockSpec,
 };
 
 /// The largest packet either side sends.

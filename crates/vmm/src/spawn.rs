@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proto::control::{ChildSpec, ControlError, ControlSocket, FromVmm, Lifetime, RefusalCode};
+use proto::control::{ChildDescriptor, ChildSpec, ControlError, ControlSocket, FromVmm, Lifetime, RefusalCode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -37,14 +37,36 @@ const ROOM_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 #[derive(Debug)]
 pub(crate) struct Newborn {
     pub(crate) spec: ChildSpec,
-    pub(crate) tap: Option<OwnedFd>,
+    pub(crate) given: Given,
+}
+
+/// The descriptors that came for a child.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    tap: Option<OwnedFd>,
+    cgroup: Option<OwnedFd>,
+}
+
+impl Given {
+    /// Takes what is one child's from those of all.
+    pub(crate) fn take(kinds: &[ChildDescriptor], fds: &mut impl Iterator<Item = OwnedFd>) -> Self {
+        let mut given = Self::default();
+        for (kind, fd) in kinds.iter().zip(fds) {
+            match kind {
+                ChildDescriptor::Tap => given.tap = Some(fd),
+                ChildDescriptor::Cgroup => given.cgroup = Some(fd),
+            }
+        }
+        given
+    }
 }
 
 /// Becomes a VM, tells whoever asked for it, and lives until the VM ends.
 pub(crate) fn live(template: &Template, newborn: Newborn, asker: ControlSocket) -> Result<(), ServeError> {
     let mut stages = Stages::start();
-    let Newborn { spec, tap } = newborn;
-    let (mut running, _home) = match settle(template, &spec, tap, &mut stages) {
+    let Newborn { spec, given: Given { tap, cgroup } } = newborn;
+    let settled = join(cgroup).and_then(|()| settle(template, &spec, tap, &mut stages));
+    let (mut running, _home) = match settled {
         Ok(settled) => settled,
         Err(error) => {
             let (code, message): (RefusalCode, _) = (error.code(), error.to_string());
@@ -84,6 +106,14 @@ fn tell(asker: &ControlSocket, event: &FromVmm) -> Result<(), ControlError> {
             sent => return sent,
         }
     }
+}
+
+/// Moves this process into its control group, if it has one.
+fn join(cgroup: Option<OwnedFd>) -> Result<(), BuildError> {
+    let Some(cgroup) = cgroup else { return Ok(()) };
+    // To the system, 0 is whoever writes it.
+    let written = rustix::io::retry_on_intr(|| rustix::io::write(&cgroup, b"0"));
+    written.map(drop).map_err(|error| host_error("the child its control group, and so its limits")(error.into()))
 }
 
 /// Makes everything of the child's own. The directory stays locked while the second part of the answer lives.
@@ -157,6 +187,25 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    #[test]
+    fn each_child_is_given_its_own_descriptors() {
+        let pipes: Vec<_> = (0..2).map(|_| rustix::pipe::pipe().unwrap()).collect();
+        let mut fds = pipes.into_iter().flat_map(|(reader, writer)| [reader, writer]);
+        let kinds = [ChildDescriptor::Tap, ChildDescriptor::Cgroup];
+        for _ in 0..2 {
+            let Given { tap: Some(reader), cgroup: Some(writer) } = Given::take(&kinds, &mut fds) else {
+                panic!("both came")
+            };
+            join(Some(writer)).unwrap();
+            let mut said = String::new();
+            io::Read::read_to_string(&mut File::from(reader), &mut said).unwrap();
+            assert_eq!(said, "0", "the two are of one pipe, and the second is closed after it was used");
+        }
+        assert!(fds.next().is_none());
+        let refused = join(Some(File::open("/dev/null").unwrap().into())).unwrap_err();
+        assert!(refused.to_string().contains("control group"), "{refused}");
+    }
 
     #[test]
     fn a_full_connection_is_waited_for() {

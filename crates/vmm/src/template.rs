@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvm_ioctls::Kvm;
-use proto::control::{ChildSpec, ForkedChild, FromVmm, LoadSpec, RefusalCode, ToVmm};
+use proto::control::{ChildDescriptor, ChildSpec, ForkedChild, FromVmm, LoadSpec, RefusalCode, ToVmm};
 use virtio::GuestMem;
 use virtio::block::{LayerError, Layers};
 
@@ -23,7 +23,7 @@ use crate::frozen::{DiskKind, Frozen, memory as image};
 use crate::memory::{self, MemoryError};
 use crate::reactor::{Reactor, Source};
 use crate::serve::ServeError;
-use crate::spawn::{self, Newborn};
+use crate::spawn::{self, Given, Newborn};
 use crate::sys::fork::{self, Forked};
 use crate::sys::slot;
 use crate::x86::ready_vcpu::ReadyVcpu;
@@ -226,7 +226,9 @@ impl Keeper {
             Heard::Gone | Heard::Nothing => Ok(Obeyed::Done),
             Heard::Said(ToVmm::Stop, _) => Ok(Obeyed::Stopped),
             Heard::Said(ToVmm::Load(spec), files) if self.template.is_none() => Ok(self.load(connection, spec, files)),
-            Heard::Said(ToVmm::Spawn { children }, taps) => self.spawn(connection, children, taps),
+            Heard::Said(ToVmm::Spawn { children, descriptors }, fds) => {
+                self.spawn(connection, children, &descriptors, fds)
+            }
             Heard::Said(message, _) => {
                 log::warn!("connection {connection} said what is not for this template now: {message:?}");
                 Ok(Obeyed::Done)
@@ -256,26 +258,28 @@ impl Keeper {
         &mut self,
         connection: u32,
         children: Vec<ChildSpec>,
-        mut taps: Vec<OwnedFd>,
+        kinds: &[ChildDescriptor],
+        fds: Vec<OwnedFd>,
     ) -> Result<Obeyed, ServeError> {
-        if let Some(why) = self.cannot_spawn(children.len(), taps.len())? {
+        if let Some(why) = self.cannot_spawn(children.len(), kinds, fds.len())? {
             for child in children {
                 self.not_started(connection, child.id, why.clone());
             }
             self.controls.tell(connection, &FromVmm::Forked { children: Vec::new() });
             return Ok(Obeyed::Done);
         }
-        taps.reverse();
+        let mut fds = fds.into_iter();
         let mut forked = Vec::with_capacity(children.len());
         for child in &children {
-            let (tap, id) = (taps.pop(), child.id.clone());
+            // Ours is closed with the turn of the loop, and the child closes those of its siblings.
+            let (given, id) = (Given::take(kinds, &mut fds), child.id.clone());
             match fork::fork() {
                 Ok(Forked::Child) => {
                     let spec = child.clone();
                     // Freeing what was inherited would copy the pages it lies in, for memory that nobody lacks.
                     children.leak();
                     forked.leak();
-                    return Ok(Obeyed::Born(Box::new(Newborn { spec, tap })));
+                    return Ok(Obeyed::Born(Box::new(Newborn { spec, given })));
                 }
                 Ok(Forked::Parent(pid)) => forked.push(ForkedChild { id, pid: pid.as_raw_nonzero().get() }),
                 Err(error) => self.not_started(connection, id, format!("the host refused a process: {error}")),
@@ -285,11 +289,21 @@ impl Keeper {
         Ok(Obeyed::Done)
     }
 
-    fn cannot_spawn(&self, children: usize, taps: usize) -> Result<Option<String>, ServeError> {
+    fn cannot_spawn(
+        &self,
+        children: usize,
+        kinds: &[ChildDescriptor],
+        fds: usize,
+    ) -> Result<Option<String>, ServeError> {
         let Some(template) = &self.template else { return Ok(Some("the template has not loaded yet".to_owned())) };
-        let needed = if template.frozen.shape.net.is_some() { children } else { 0 };
-        if taps != needed {
-            return Ok(Some(format!("{needed} taps are needed and {taps} came")));
+        let of_kind = |kind| kinds.iter().filter(|each| **each == kind).count();
+        let (taps, groups) = (of_kind(ChildDescriptor::Tap), of_kind(ChildDescriptor::Cgroup));
+        let needed = usize::from(template.frozen.shape.net.is_some());
+        if taps != needed || groups > 1 {
+            return Ok(Some(format!("a child needs {needed} taps and no more than one group; {kinds:?} came")));
+        }
+        if Some(fds) != children.checked_mul(kinds.len()) {
+            return Ok(Some(format!("{fds} descriptors came for {children} children, of each kind of {kinds:?}")));
         }
         let alone = fork::alone()?;
         Ok((!alone).then(|| "the template has other threads".to_owned()))

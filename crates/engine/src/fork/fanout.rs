@@ -122,7 +122,7 @@ impl<'a> Fanout<'a> {
                 dir: slot.dir.path().into(),
                 lifetime: self.spec.lifetime,
             });
-            let message = ToVmm::Spawn { children: specs.collect() };
+            let message = ToVmm::Spawn { children: specs.collect(), descriptors: Vec::new() };
             let control = self.template.another_connection()?;
             control.send(&message, &[])?;
             self.watch(&control, Source::Batch(number(self.batches.len())))?;

@@ -19,12 +19,16 @@ pub enum ToVmm {
     /// To `forkd-vmm template`, first of all: takes up a frozen VM. Descriptors, open for reading: the state, the memory,
     /// then for each disk its layers, lowest first. Answer: [`FromVmm::Loaded`] or [`FromVmm::Refused`].
     Load(LoadSpec),
-    /// To a template that is loaded: forks these children. Descriptors: a tap for each child if the frozen VM had a
-    /// network card, none otherwise. Answer: [`FromVmm::Forked`] by the template, and by each child, on the same
-    /// connection and in any order, [`FromVmm::Started`] or [`FromVmm::NotStarted`].
+    /// To a template that is loaded: forks these children. Descriptors: those of the first child in the order that
+    /// `descriptors` says, then the second's, and so on; a tap is among them exactly if the frozen VM had a network card.
+    /// Answer: [`FromVmm::Forked`] by the template, and by each child, on the same connection and in any order,
+    /// [`FromVmm::Started`] or [`FromVmm::NotStarted`].
     Spawn {
         /// Who they shall be.
         children: Vec<ChildSpec>,
+        /// What comes for each of them; no kind twice.
+        #[serde(default)]
+        descriptors: Vec<ChildDescriptor>,
     },
     /// Presses the power button: the guest shuts itself down.
     PowerButton,
@@ -205,6 +209,17 @@ pub struct ChildSpec {
     pub dir: PathBuf,
     /// What ends it: the connection by which the request came, or nothing.
     pub lifetime: Lifetime,
+}
+
+/// A descriptor that comes for a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChildDescriptor {
+    /// The tap of its network card.
+    Tap,
+    /// The `cgroup.procs` of the control group it shall live in, open for writing. The child joins before anything else,
+    /// so that all it ever uses is counted there.
+    Cgroup,
 }
 
 /// A child that has a process.
