@@ -30,6 +30,9 @@ pub(crate) const TESTS: &[Test] = &[
 
 const NOBODY: u32 = 65534;
 const END_LIMIT: Duration = Duration::from_secs(60);
+/// Sleeps until it is interrupted. Not one long sleep: a shell that is about to become the last command of its script, or
+/// to wait for it, can lose an interrupt.
+const SLEEPING: &str = "trap 'exit 130' INT; echo up; for second in $(seq 1000); do sleep 1; done";
 
 /// Runs it and expects a failure that says all of `words`, and no panic of ours.
 fn fails_saying(command: &mut Command, words: &[&str]) -> Result<Output> {
@@ -147,7 +150,7 @@ fn a_forbidden_kvm_is_told(host: &Host) -> Result<()> {
 /// A `forkd run` that sleeps in the guest, with the VMM it started.
 fn sleeping(host: &Host) -> Result<(std::process::Child, u32)> {
     let mut command = host.forkd_run();
-    command.args(["--net", "--", "sh", "-c", "echo up; sleep 1000"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(["--net", "--", "sh", "-c", SLEEPING]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     let mut line = String::new();
     let stdout = child.stdout.as_mut().context("its output")?;

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use libtest_mimic::{Arguments, Trial};
 
 use crate::host::Host;
@@ -53,6 +53,8 @@ const LONE_TESTS: &[&[Test]] = &[fork::identity::TESTS, fork::deaths::LONE_TESTS
 /// Tests of the command line and the emulated host as a user has them before him.
 const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS];
 
+/// No test of ours takes so long, also on a machine that is slow and busy.
+const TEST_LIMIT: Duration = Duration::from_secs(300);
 /// How many of the slowest tests are named at the end.
 const SLOWEST: usize = 8;
 /// How much of a failure's cause is repeated there; the whole of it was said when the test failed.
@@ -117,12 +119,20 @@ fn name_failures(failures: &[Failure]) -> bool {
 #[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
 fn try_test(name: &str, test: fn(&Host) -> Result<()>, host: &Host) -> Result<()> {
     for _ in 1..host.tries() {
-        match test(host) {
+        match in_time(test, host) {
             Ok(()) => return Ok(()),
             Err(error) => eprintln!("again: {name}, which failed: {error:#}"),
         }
     }
-    test(host)
+    in_time(test, host)
+}
+
+/// Runs a test that may hang: then it has failed, and is left behind.
+fn in_time(test: fn(&Host) -> Result<()>, host: &Host) -> Result<()> {
+    let (done, result) = std::sync::mpsc::channel();
+    let host = host.clone();
+    std::thread::Builder::new().spawn(move || done.send(test(&host)))?;
+    result.recv_timeout(TEST_LIMIT).with_context(|| format!("it hangs for {} s", TEST_LIMIT.as_secs()))?
 }
 
 /// Runs these tests, tells which were slow, and returns those that failed.
@@ -142,11 +152,15 @@ fn conclude(arguments: &Arguments, host: &Host, groups: &[&'static [Test]]) -> V
             Ok(done?)
         })
     });
-    libtest_mimic::run(arguments, trials.collect());
+    let conclusion = libtest_mimic::run(arguments, trials.collect());
     let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
     times.sort_unstable();
     for (time, name) in times.iter().rev().take(SLOWEST) {
         println!("slow: {:6.1} s  {name}", time.as_secs_f32());
     }
-    std::mem::take(&mut *failures.lock().unwrap_or_else(PoisonError::into_inner))
+    let mut failures = std::mem::take(&mut *failures.lock().unwrap_or_else(PoisonError::into_inner));
+    if conclusion.has_failed() && failures.is_empty() {
+        failures.push(Failure { name: "a test", why: "it is named above".into() });
+    }
+    failures
 }

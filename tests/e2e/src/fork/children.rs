@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use engine::{Child, ChildOptions, ForkSpec, Forked, Lifetime, Results, fork, kill_many};
+use engine::{Child, ChildOptions, ForkSpec, Forked, Lifetime, Limits, Results, fork, kill_many};
 use proto::guest::ExecRequest;
 use session::Output;
 use types::{Dirs, Tag};
@@ -40,6 +40,7 @@ impl Children {
             children: vec![ChildOptions::default(); count],
             lifetime,
             results: Results::AllOrNothing,
+            limits: Limits::default(),
             limit: FORK_LIMIT,
             cancel: None,
         };
