@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use engine::{Cancel, Child, ChildOptions, ForkSpec, Forked, Lifetime, Results, fork as fork_children, kill_many};
+use engine::{
+    Cancel, Child, ChildOptions, ForkSpec, Forked, Lifetime, Limits, MemoryLimit, Results, fork as fork_children,
+    kill_many,
+};
 use session::{Metadata, Stdio, Variables};
 use types::{Dirs, Tag};
 
@@ -23,8 +26,10 @@ Examples:
   forkd fork --tag pyagent -n 10
   forkd fork --tag pyagent -n 100 --settle-secs 2      try it: make 100, count them, end them
   forkd fork --tag pyagent -n 3 --env RUN=7 --json | jq -r '.children[].id'
+  forkd fork --tag pyagent -n 10 --memory-limit-mib 256
 
 A sandbox is ready when its agent has answered and made it somebody of its own: random numbers, clock, names.
+A sandbox that needs more memory than --memory-limit-mib is ended; the others do not notice.
 Without --settle-secs they stay until `forkd kill`, whatever happens to the forkd that made them.";
 
 /// Forks sandboxes from a snapshot, each a VM of its own
@@ -50,6 +55,9 @@ pub(crate) struct ForkArgs {
     /// Keeps those that work when some fail, instead of all or nothing
     #[arg(long)]
     per_child: bool,
+    /// The most memory of the host's each of them may use; needs root and cgroup v2
+    #[arg(long, value_name = "MIB")]
+    memory_limit_mib: Option<MemoryLimit>,
     /// How long it may take until all are ready
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds::parse)]
     timeout: Duration,
@@ -59,9 +67,19 @@ pub(crate) struct ForkArgs {
     /// Every sandbox can be branched while it runs; nothing has to be asked for
     #[arg(long, hide = true)]
     live_fork: bool,
+    /// A template is always warm; nothing has to be asked for
+    #[arg(long, hide = true)]
+    prewarm: bool,
+    /// Not offered
+    #[arg(long, hide = true)]
+    hugepages: bool,
+    /// Not offered
+    #[arg(long, hide = true)]
+    per_child_netns: bool,
 }
 
 pub(crate) fn fork(args: &ForkArgs) -> anyhow::Result<ExitCode> {
+    args.refuse_what_is_not_offered()?;
     let options = args.options()?;
     let dirs = Dirs::from_env()?;
     let away = Forward { need: Need::Made, stdio: Stdio::Output, doing: Some("Forking in the emulated host") };
@@ -74,6 +92,7 @@ pub(crate) fn fork(args: &ForkArgs) -> anyhow::Result<ExitCode> {
         children: vec![options; args.count],
         lifetime: if args.settle_secs.is_some() { Lifetime::Connection } else { Lifetime::Detached },
         results: if args.per_child { Results::PerChild } else { Results::AllOrNothing },
+        limits: Limits { memory: args.memory_limit_mib },
         limit: args.timeout,
         cancel: Some(interrupts.cancel()),
     };
@@ -104,6 +123,19 @@ pub(crate) fn fork(args: &ForkArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl ForkArgs {
+    /// What would change what a sandbox is must not be passed over in silence.
+    fn refuse_what_is_not_offered(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            !self.hugepages,
+            "--hugepages is not offered: sandboxes share their snapshot's memory in pages of 4 KiB; fork without it"
+        );
+        anyhow::ensure!(
+            !self.per_child_netns,
+            "--per-child-netns is not offered: sandboxes have no network; fork without it"
+        );
+        Ok(())
+    }
+
     fn options(&self) -> anyhow::Result<ChildOptions> {
         let map = |pairs: &[(String, String)]| pairs.iter().cloned().collect::<BTreeMap<_, _>>();
         let env = Variables::try_from(map(&self.env)).context("--env")?;
@@ -166,6 +198,25 @@ mod tests {
         for bad in [&["-n", "1"][..], &["--tag", "t"], &["--tag", "T/", "-n", "1"], &["--tag", "t", "-n", "many"]] {
             assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_limit_is_checked_before_anything_starts() {
+        let limit =
+            |words: &[&str]| parse(&[&["--tag", "t", "-n", "1"], words].concat()).map(|args| args.memory_limit_mib);
+        assert_eq!(limit(&[]).unwrap(), None);
+        assert_eq!(limit(&["--memory-limit-mib", "256"]).unwrap().map(MemoryLimit::mib), Some(256));
+        let error = limit(&["--memory-limit-mib", "3"]).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains("at least 16"), "{error}");
+    }
+
+    #[test]
+    fn what_is_not_offered_is_refused_and_what_needs_nothing_is_not() {
+        let refuse = |flag| parse(&["--tag", "t", "-n", "1", flag]).unwrap().refuse_what_is_not_offered();
+        for flag in ["--hugepages", "--per-child-netns"] {
+            assert!(refuse(flag).unwrap_err().to_string().starts_with(flag));
+        }
+        refuse("--prewarm").unwrap();
     }
 
     #[test]

@@ -25,10 +25,13 @@ pub(crate) fn exec(child: &Child, request: &ExecRequest, interrupts: &Interrupts
     stream::join(exec, request.stdio, None).map_err(|error| explain(error, child))
 }
 
-/// A connection that broke says little; the child's console says why.
+/// A connection that broke says little; the host may know what ended the child, and otherwise its console says why.
 pub(crate) fn explain(error: anyhow::Error, child: &Child) -> anyhow::Error {
     match error.downcast_ref() {
         Some(SessionError::Lost { .. } | SessionError::NotListening { .. } | SessionError::Unreachable { .. }) => {
+            if let Some(death) = child.cause_of_death() {
+                return death.into();
+            }
             let id = child.id();
             error.context(format!("sandbox {id} went away; its console's last lines:\n{}", child.console_tail()))
         }

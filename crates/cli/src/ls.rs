@@ -17,7 +17,7 @@ Examples:
   forkd ls
   forkd ls --json | jq -r '.[].id'
 
-PRIVATE is memory that is the sandbox's alone, SHARED what it shares with others of its snapshot.";
+PRIVATE is memory that is the sandbox's alone, SHARED what it shares with others of its snapshot, LIMIT what it may use.";
 
 /// Lists the sandboxes that run
 #[derive(Debug, Args)]
@@ -71,6 +71,7 @@ fn as_table(rows: &[Row], now: u64) -> String {
         Column::Right("AGE"),
         Column::Right("PRIVATE KiB"),
         Column::Right("SHARED KiB"),
+        Column::Right("LIMIT MiB"),
     ];
     let dash = || "-".to_owned();
     let rows = rows.iter().map(|row| {
@@ -81,6 +82,7 @@ fn as_table(rows: &[Row], now: u64) -> String {
             age(now.saturating_sub(row.child.created_unix_ms() / 1000)),
             row.memory.map_or_else(dash, |memory| (memory.private_kib + memory.tables_kib).to_string()),
             row.memory.map_or_else(dash, |memory| memory.shared_kib.to_string()),
+            row.child.limits().memory.map_or_else(dash, |limit| limit.mib().to_string()),
         ]
     });
     table(columns, &rows.collect::<Vec<_>>())
@@ -93,5 +95,6 @@ fn as_json(row: &Row) -> Value {
         "pid": row.pid,
         "created_at_unix": row.child.created_unix_ms() / 1000,
         "memory": row.memory,
+        "memory_limit_mib": row.child.limits().memory,
     })
 }

@@ -15,6 +15,7 @@ use proto::control::ControlSocket;
 use serde::{Deserialize, Serialize};
 use types::{Dirs, Tag};
 
+use crate::cgroup::{self, Limits, MemoryLimit};
 use crate::memory::{MemoryUse, memory_of};
 use crate::pidfd::Process;
 use crate::vmdir::{CHILD_PREFIX, all_vms, is_held};
@@ -30,6 +31,22 @@ pub(crate) struct RecordV1 {
     pub(crate) id: String,
     pub(crate) tag: Tag,
     pub(crate) created_unix_ms: u64,
+    /// If there are any, it has a control group.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub(crate) limits: Limits,
+}
+
+/// What ended a child, where the host knows.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Death {
+    /// It needed more memory than it may have.
+    #[error("sandbox {id} ran out of its memory limit of {limit} and was ended")]
+    OutOfMemory {
+        /// Which child.
+        id: String,
+        /// What it may have.
+        limit: MemoryLimit,
+    },
 }
 
 /// A forked child. It lives by itself: dropping this does nothing to it.
@@ -46,6 +63,15 @@ impl Child {
 
     /// All that live, oldest first. Changes nothing.
     pub(crate) fn all(dirs: &Dirs) -> io::Result<Vec<Self>> {
+        Self::those(dirs, true)
+    }
+
+    /// All that are dead and have not been swept yet, oldest first. Changes nothing.
+    pub(crate) fn dead(dirs: &Dirs) -> io::Result<Vec<Self>> {
+        Self::those(dirs, false)
+    }
+
+    fn those(dirs: &Dirs, alive: bool) -> io::Result<Vec<Self>> {
         let entries = match fs::read_dir(all_vms(&dirs.run)) {
             Ok(entries) => entries.collect::<io::Result<Vec<_>>>()?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -54,7 +80,7 @@ impl Child {
         let named = entries.iter().filter(|entry| entry.file_name().to_string_lossy().starts_with(CHILD_PREFIX));
         let mut children = Vec::new();
         for entry in named {
-            match Self::read(entry.path()) {
+            match Self::read(entry.path(), alive) {
                 Ok(Some(child)) => children.push(child),
                 Ok(None) => {}
                 Err(error) => log::warn!("{} tells nothing: {error}", entry.path().display()),
@@ -66,11 +92,19 @@ impl Child {
         Ok(children)
     }
 
-    /// The child that has this directory; `None` when it is dead.
-    fn read(path: PathBuf) -> io::Result<Option<Self>> {
-        if !is_held(&path)? {
+    /// The child that has this directory, if it is of these.
+    fn read(path: PathBuf, alive: bool) -> io::Result<Option<Self>> {
+        if is_held(&path)? != alive {
             return Ok(None);
         }
+        let Some(record) = Self::read_record(&path)? else { return Ok(None) };
+        // A directory under another name is one that is being removed.
+        let own_name = path.file_name().is_some_and(|name| name.to_str() == Some(record.id.as_str()));
+        Ok(own_name.then(|| Self::new(record, path)))
+    }
+
+    /// Who has this directory, or had it.
+    pub(crate) fn read_record(path: &Path) -> io::Result<Option<RecordV1>> {
         let file = match File::open(path.join(RECORD)) {
             Ok(file) => file,
             // Just being made, or just removed.
@@ -82,10 +116,7 @@ impl Child {
         if bytes.is_empty() {
             return Ok(None);
         }
-        let record: RecordV1 = serde_json::from_slice(&bytes)?;
-        // A directory under another name is one that is being removed.
-        let own_name = path.file_name().is_some_and(|name| name.to_str() == Some(record.id.as_str()));
-        Ok(own_name.then(|| Self::new(record, path)))
+        Ok(serde_json::from_slice(&bytes)?)
     }
 
     pub(crate) fn write_record(&self) -> io::Result<()> {
@@ -108,6 +139,24 @@ impl Child {
     #[must_use]
     pub const fn created_unix_ms(&self) -> u64 {
         self.record.created_unix_ms
+    }
+
+    /// What it may use at most.
+    #[must_use]
+    pub const fn limits(&self) -> &Limits {
+        &self.record.limits
+    }
+
+    /// What ended it, if the host knows; whoever loses a connection to it asks here. It is known until what the dead left
+    /// is swept.
+    #[must_use]
+    pub fn cause_of_death(&self) -> Option<Death> {
+        let limit = self.record.limits.memory?;
+        let kills = cgroup::oom_kills(self.id()).unwrap_or_else(|error| {
+            log::warn!("whether {} ran out of memory cannot be found out: {error}", self.id());
+            0
+        });
+        (kills > 0).then(|| Death::OutOfMemory { id: self.id().into(), limit })
     }
 
     /// Its directory.

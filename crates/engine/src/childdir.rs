@@ -9,13 +9,14 @@ use rustix::fs::FlockOperation;
 use types::Tag;
 
 use crate::caller;
+use crate::cgroup::{self, Limits};
 use crate::child::{Child, RecordV1};
 use crate::pidfd::Process;
 use crate::random::{hex, random};
 use crate::vmdir::{CHILD_PREFIX, Guarded, VmDirError, remove};
 
-/// How long a killed process may take to be gone.
-const DEATH_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a killed process may take to be gone, and to be out of its group.
+pub(crate) const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A directory for a child that is not ready yet.
 #[derive(Debug)]
@@ -28,18 +29,18 @@ pub(crate) struct ChildDir {
 
 impl ChildDir {
     /// Makes so many directories with new ids, each with the record that tells who it is.
-    pub(crate) fn create_many(run: &Path, tag: &Tag, count: usize) -> Result<Vec<Self>, VmDirError> {
+    pub(crate) fn create_many(run: &Path, tag: &Tag, limits: Limits, count: usize) -> Result<Vec<Self>, VmDirError> {
         let all = Guarded::enter(run)?;
-        (0..count).map(|_| Self::create(&all, tag)).collect()
+        (0..count).map(|_| Self::create(&all, tag, limits)).collect()
     }
 
-    fn create(all: &Guarded, tag: &Tag) -> Result<Self, VmDirError> {
+    fn create(all: &Guarded, tag: &Tag, limits: Limits) -> Result<Self, VmDirError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let failed = |source| VmDirError::Io { path: CHILD_PREFIX.into(), source };
         let id = format!("{CHILD_PREFIX}{:08x}-{}", now.as_secs(), hex(&random::<4>().map_err(failed)?));
         let (path, lock) = all.make(&id, FlockOperation::NonBlockingLockShared)?;
         let created_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        let record = RecordV1 { id, tag: tag.clone(), created_unix_ms };
+        let record = RecordV1 { id, tag: tag.clone(), created_unix_ms, limits };
         let made = Self { child: Child::new(record, path.clone()), _lock: lock, kept: false };
         made.child.write_record().map_err(|source| VmDirError::Io { path, source })?;
         Ok(made)
@@ -80,7 +81,7 @@ impl ChildDir {
         if let Some(process) = caller.map(|caller| Process::of_listener(&caller)).transpose()?.flatten() {
             end(&process)?;
         }
-        remove(&hidden)
+        bury(&hidden, DEATH_PATIENCE)
     }
 }
 
@@ -88,6 +89,16 @@ impl ChildDir {
 fn hidden_name(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!("{CHILD_PREFIX}gone-{}", name.trim_start_matches(CHILD_PREFIX)))
+}
+
+/// Removes what is left of a child: first its control group, because the directory is where that is known from.
+pub(crate) fn bury(path: &Path, patience: Duration) -> io::Result<()> {
+    match Child::read_record(path) {
+        Ok(Some(record)) if !record.limits.is_empty() => cgroup::remove(&record.id, patience)?,
+        Ok(_) => {}
+        Err(error) => log::warn!("whether {} had a control group is not known: {error}", path.display()),
+    }
+    remove(path)
 }
 
 fn end(process: &Process) -> io::Result<()> {
@@ -98,7 +109,7 @@ fn end(process: &Process) -> io::Result<()> {
 impl Drop for ChildDir {
     fn drop(&mut self) {
         if !self.kept
-            && let Err(error) = remove(self.path())
+            && let Err(error) = bury(self.path(), DEATH_PATIENCE)
         {
             log::warn!("{} is left behind: {error}", self.path().display());
         }
@@ -118,7 +129,7 @@ mod tests {
     #[test]
     fn ids_differ_and_say_when() {
         let run = tempfile::tempdir().unwrap();
-        let dirs = ChildDir::create_many(run.path(), &tag(), 50).unwrap();
+        let dirs = ChildDir::create_many(run.path(), &tag(), Limits::default(), 50).unwrap();
         let ids: BTreeSet<_> = dirs.iter().map(|dir| dir.child().id().to_owned()).collect();
         assert_eq!(ids.len(), 50);
         assert!(ids.iter().all(|id| id.len() == "sb-".len() + 8 + 1 + 8), "{ids:?}");
@@ -129,7 +140,7 @@ mod tests {
     #[test]
     fn a_child_holds_its_directory_by_itself() {
         let run = tempfile::tempdir().unwrap();
-        let dir = ChildDir::create_many(run.path(), &tag(), 1).unwrap().remove(0);
+        let dir = ChildDir::create_many(run.path(), &tag(), Limits::default(), 1).unwrap().remove(0);
         let path = dir.path().to_owned();
         let child = File::open(&path).unwrap();
         crate::vmdir::lock(&child, FlockOperation::NonBlockingLockShared).unwrap();
@@ -144,7 +155,7 @@ mod tests {
     #[test]
     fn a_child_that_was_never_heard_of_is_found_and_ended() {
         let run = tempfile::tempdir().unwrap();
-        let dir = ChildDir::create_many(run.path(), &tag(), 1).unwrap().remove(0);
+        let dir = ChildDir::create_many(run.path(), &tag(), Limits::default(), 1).unwrap().remove(0);
         // A process that listens there: python, because the listener's process is what is looked for.
         let script = "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
                       s.bind(sys.argv[1]); s.listen(8); print('listens', flush=True); sys.stdin.read()";

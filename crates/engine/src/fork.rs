@@ -28,6 +28,7 @@ use store::Store;
 use types::{Dirs, Tag};
 
 use crate::cancel::Cancel;
+use crate::cgroup::{Groups, Limits};
 use crate::child::Child;
 use crate::childdir::ChildDir;
 use crate::template::{Template, template};
@@ -51,6 +52,8 @@ pub struct ForkSpec {
     pub lifetime: Lifetime,
     /// What a failed child means for the others.
     pub results: Results,
+    /// What each of them may use at most.
+    pub limits: Limits,
     /// From the start until all are ready.
     pub limit: Duration,
     /// Calls it off.
@@ -107,7 +110,7 @@ pub struct ForkedChild {
 pub struct ForkTimings {
     /// A template was there.
     pub template_us: u64,
-    /// The directories were made.
+    /// The directories were made, and the control groups if there are limits.
     pub directories_us: u64,
     /// The last process was forked.
     pub forked_us: u64,
@@ -131,8 +134,10 @@ pub fn fork(spec: &ForkSpec, dirs: &Dirs) -> Result<Forked, ForkError> {
     if snapshot.manifest().network {
         return Err(ForkError::Network { tag: spec.tag.clone() });
     }
+    // Before anything is started: a limit that cannot be held is an error.
+    let groups = if spec.limits.is_empty() { None } else { Some(Groups::prepare()?) };
     let template = template(&spec.tag, &snapshot, dirs, spec.cancel.as_ref())?;
-    let forked = fork_from(template, spec, dirs, begun);
+    let forked = fork_from(template, groups.as_ref(), spec, dirs, begun);
     // What others left is removed when nobody waits for it.
     if let Err(error) = kill::sweep(dirs) {
         log::warn!("what dead VMs left cannot be removed: {error}");
@@ -140,11 +145,21 @@ pub fn fork(spec: &ForkSpec, dirs: &Dirs) -> Result<Forked, ForkError> {
     forked
 }
 
-fn fork_from(template: Template, spec: &ForkSpec, dirs: &Dirs, begun: Instant) -> Result<Forked, ForkError> {
+fn fork_from(
+    template: Template,
+    groups: Option<&Groups>,
+    spec: &ForkSpec,
+    dirs: &Dirs,
+    begun: Instant,
+) -> Result<Forked, ForkError> {
     let mut timings = ForkTimings { template_us: micros(begun), ..ForkTimings::default() };
-    let made = ChildDir::create_many(&dirs.run, &spec.tag, spec.children.len())?;
+    let made = ChildDir::create_many(&dirs.run, &spec.tag, spec.limits, spec.children.len())?;
+    let slots = made.into_iter().map(|dir| {
+        let gate = groups.map(|groups| groups.make(dir.child().id(), &spec.limits)).transpose()?;
+        Ok(Slot::new(dir, gate))
+    });
+    let slots = slots.collect::<Result<_, ForkError>>()?;
     timings.directories_us = micros(begun);
-    let slots = made.into_iter().map(Slot::new).collect();
     let mut fanout = Fanout::new(spec, template, slots, begun, timings)?;
     let outcome = work(&mut fanout);
     fanout.conclude(outcome)

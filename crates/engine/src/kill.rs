@@ -7,14 +7,13 @@ use proto::control::ToVmm;
 use types::Dirs;
 
 use crate::child::Child;
+use crate::childdir::{DEATH_PATIENCE, bury};
 use crate::pidfd::Process;
 use crate::pool;
-use crate::vmdir::{Guarded, VmDirError, remove};
+use crate::vmdir::{Guarded, VmDirError};
 
 /// Beyond this a VMM that was told to stop is killed. Generous: many that stop at once on a slow host take a while.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a killed process may take to be gone.
-const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why a child may still live.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +36,7 @@ pub enum KillError {
     },
 }
 
-/// Ends a child and removes its directory. One that is dead already is no error.
+/// Ends a child and removes its control group and its directory. One that is dead already is no error.
 ///
 /// # Errors
 /// When it may still live.
@@ -52,7 +51,7 @@ pub fn kill(child: &Child) -> Result<(), KillError> {
             return Err(KillError::Stuck { id: child.id().into(), pid: process.pid() });
         }
     }
-    remove(child.path()).map_err(failed)
+    bury(child.path(), DEATH_PATIENCE).map_err(failed)
 }
 
 /// Ends many at once; the results are in the order of the children.

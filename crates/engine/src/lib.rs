@@ -13,6 +13,7 @@
 mod boot;
 mod caller;
 mod cancel;
+mod cgroup;
 mod child;
 mod childdir;
 mod cmdline;
@@ -46,7 +47,8 @@ mod vmdir;
 
 pub use boot::{BootError, BootSpec, boot};
 pub use cancel::Cancel;
-pub use child::Child;
+pub use cgroup::{CgroupError, LimitError, Limits, MemoryLimit};
+pub use child::{Child, Death};
 pub use fork::{
     ChildError, ChildOptions, ForkError, ForkSpec, ForkTimings, Forked, ForkedChild, MAX_CHILDREN, Results, fork,
 };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use types::Dirs;
 
-use crate::child::Child;
+use crate::child::{Child, Death};
 use crate::vmdir::all_vms;
 
 /// Why a child was not found.
@@ -17,6 +17,9 @@ pub enum FindError {
         /// What was asked for.
         id: String,
     },
+    /// It did, and the host knows what ended it.
+    #[error(transparent)]
+    Died(#[from] Death),
     /// More than one does.
     #[error("`{id}` could be {}; write more of the id", candidates.join(", "))]
     Ambiguous {
@@ -49,16 +52,15 @@ pub fn list(dirs: &Dirs) -> Result<Vec<Child>, FindError> {
 /// The child with this id, or the only one whose id begins so or goes on so after `sb-`.
 ///
 /// # Errors
-/// When there is none, or more than one.
+/// When there is none, or more than one; [`FindError::Died`] when it is known why there is none any more.
 pub fn find(id: &str, dirs: &Dirs) -> Result<Child, FindError> {
     let mut children = list(dirs)?;
     if let Some(exact) = children.iter().position(|child| child.id() == id) {
         return Ok(children.swap_remove(exact));
     }
-    let begins = |child: &Child| child.id().starts_with(id) || child.id().trim_start_matches("sb-").starts_with(id);
-    children.retain(|child| !id.is_empty() && begins(child));
+    children.retain(|child| begins(child, id));
     match children.len() {
-        0 => Err(FindError::Unknown { id: id.into() }),
+        0 => Err(gone(id, dirs)?),
         1 => Ok(children.swap_remove(0)),
         _ => {
             let candidates = children.iter().take(MAX_CANDIDATES).map(|child| child.id().to_owned()).collect();
@@ -67,9 +69,25 @@ pub fn find(id: &str, dirs: &Dirs) -> Result<Child, FindError> {
     }
 }
 
+fn begins(child: &Child, id: &str) -> bool {
+    !id.is_empty() && (child.id().starts_with(id) || child.id().trim_start_matches("sb-").starts_with(id))
+}
+
+/// Why nobody of that id lives: one of the dead may have left its cause.
+fn gone(id: &str, dirs: &Dirs) -> Result<FindError, FindError> {
+    let dead = Child::dead(dirs).map_err(|source| FindError::Io { path: all_vms(&dirs.run), source })?;
+    let mut meant = dead.into_iter().filter(|child| begins(child, id));
+    let death = match (meant.next(), meant.next()) {
+        (Some(only), None) => only.cause_of_death(),
+        _ => None,
+    };
+    Ok(death.map_or_else(|| FindError::Unknown { id: id.into() }, FindError::Died))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::Limits;
     use crate::childdir::ChildDir;
 
     #[test]
@@ -77,7 +95,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let dirs = Dirs::under(home.path());
         assert!(list(&dirs).unwrap().is_empty());
-        let made = ChildDir::create_many(&dirs.run, &"t".parse().unwrap(), 2).unwrap();
+        let made = ChildDir::create_many(&dirs.run, &"t".parse().unwrap(), Limits::default(), 2).unwrap();
         let (one, two) = (made[0].child(), made[1].child());
         assert_eq!(list(&dirs).unwrap().len(), 2);
         assert_eq!(&find(one.id(), &dirs).unwrap(), one);
@@ -95,7 +113,7 @@ mod tests {
     fn the_dead_and_the_damaged_are_not_listed() {
         let home = tempfile::tempdir().unwrap();
         let dirs = Dirs::under(home.path());
-        let made = ChildDir::create_many(&dirs.run, &"t".parse().unwrap(), 2).unwrap();
+        let made = ChildDir::create_many(&dirs.run, &"t".parse().unwrap(), Limits::default(), 2).unwrap();
         std::fs::write(made[0].path().join("vm.json"), "{").unwrap();
         std::fs::create_dir(dirs.run.join("vms/sb-dead")).unwrap();
         std::fs::write(dirs.run.join("vms/sb-dead/vm.json"), r#"{"id":"sb-dead","tag":"t","created_unix_ms":1}"#)

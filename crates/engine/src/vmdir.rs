@@ -13,9 +13,11 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 
+use crate::childdir::bury;
 use crate::random::{hex, random};
 
 const PREFIX: &str = "vm-";
@@ -23,6 +25,8 @@ const PREFIX: &str = "vm-";
 pub(crate) const CHILD_PREFIX: &str = "sb-";
 /// The longest path a unix socket can have, its terminating zero not counted.
 const MAX_SOCKET_PATH: usize = 107;
+/// How long a dead child's process may take to be out of its control group; others wait meanwhile.
+const GROUP_PATIENCE: Duration = Duration::from_secs(1);
 /// A guest's connection to a port of the host goes to `<socket>_<port>`.
 const PORT_SUFFIX: usize = "_4294967295".len();
 
@@ -138,8 +142,15 @@ fn sweep(all: &Path) -> io::Result<()> {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if (name.starts_with(PREFIX) || name.starts_with(CHILD_PREFIX)) && !is_held(&entry.path())? {
+        let is_child = name.starts_with(CHILD_PREFIX);
+        if !(is_child || name.starts_with(PREFIX)) || is_held(&entry.path())? {
+            continue;
+        }
+        if !is_child {
             remove(&entry.path())?;
+        } else if let Err(error) = bury(&entry.path(), GROUP_PATIENCE) {
+            // It is found again by the next sweep, and must not be in the way of the rest.
+            log::warn!("what is left of {name} cannot be removed: {error}");
         }
     }
     Ok(())

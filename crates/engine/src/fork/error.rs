@@ -9,6 +9,7 @@ use store::StoreError;
 use types::Tag;
 
 use super::MAX_CHILDREN;
+use crate::cgroup::{CgroupError, MemoryLimit};
 use crate::template::TemplateError;
 use crate::vmdir::VmDirError;
 
@@ -30,6 +31,9 @@ pub enum ForkError {
     /// The children have no place for their sockets and logs.
     #[error(transparent)]
     Dir(#[from] VmDirError),
+    /// The limits cannot be held here.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
     /// The template could not be spoken to.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -82,6 +86,12 @@ pub enum ChildError {
         log: String,
         /// The console's last lines.
         console: String,
+    },
+    /// It needed more memory than it may have, before it was ready.
+    #[error("it ran out of its memory limit of {limit} before it was ready; give it more")]
+    OutOfMemory {
+        /// What it may have.
+        limit: MemoryLimit,
     },
     /// The template died before it had forked it.
     #[error("the template died; its log's last lines:\n{log}")]

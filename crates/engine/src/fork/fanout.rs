@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use proto::control::{ChildSpec, ControlSocket, FromVmm, ToVmm};
+use proto::control::{ChildDescriptor, ChildSpec, ControlSocket, FromVmm, ToVmm};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
 use rustix::io::Errno;
@@ -24,7 +24,8 @@ use crate::pidfd::Process;
 use crate::process::timespec;
 use crate::template::Template;
 
-/// Children of one message: enough that messages cost nothing, few enough that one fits in a packet.
+/// Children of one message: enough that messages cost nothing, few enough that one fits in a packet and that a
+/// descriptor for each does beside it.
 const BATCH: usize = 100;
 /// The longest the system can wait in one go; the loop goes around.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
@@ -122,9 +123,13 @@ impl<'a> Fanout<'a> {
                 dir: slot.dir.path().into(),
                 lifetime: self.spec.lifetime,
             });
-            let message = ToVmm::Spawn { children: specs.collect(), descriptors: Vec::new() };
+            let children = specs.collect();
+            let gates: Vec<OwnedFd> =
+                self.slots[range.clone()].iter_mut().filter_map(|slot| slot.gate.take()).collect();
+            let descriptors = if gates.is_empty() { Vec::new() } else { vec![ChildDescriptor::Cgroup] };
             let control = self.template.another_connection()?;
-            control.send(&message, &[])?;
+            let fds: Vec<_> = gates.iter().map(AsFd::as_fd).collect();
+            control.send(&ToVmm::Spawn { children, descriptors }, &fds)?;
             self.watch(&control, Source::Batch(number(self.batches.len())))?;
             self.batches.push(Batch { control, slots: range, forked: false });
         }

@@ -15,7 +15,7 @@ use super::error::{ChildError, ForkError};
 use super::fanout::Fanout;
 use super::{ChildOptions, clock, micros};
 use crate::cancel::Cancel;
-use crate::child::Child;
+use crate::child::{Child, Death};
 use crate::pool::workers;
 use crate::random::{hex, random};
 
@@ -181,6 +181,9 @@ enum Try {
 
 /// What its process left, while its directory is there.
 pub(super) fn died(child: &Child) -> ChildError {
+    if let Some(Death::OutOfMemory { limit, .. }) = child.cause_of_death() {
+        return ChildError::OutOfMemory { limit };
+    }
     ChildError::Died { log: child.log_tail(), console: child.console_tail() }
 }
 

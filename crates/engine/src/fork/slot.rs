@@ -1,5 +1,7 @@
 //! One child on its way, from being asked for to being ready or gone.
 
+use std::os::fd::OwnedFd;
+
 use super::ForkedChild;
 use super::error::ChildError;
 use super::ready::Ready;
@@ -10,6 +12,8 @@ use crate::pidfd::Process;
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) dir: ChildDir,
+    /// Where it joins its control group, until it is asked for.
+    pub(super) gate: Option<OwnedFd>,
     pub(super) process: Option<Process>,
     pub(super) state: State,
 }
@@ -36,8 +40,8 @@ pub(super) enum State {
 }
 
 impl Slot {
-    pub(super) fn new(dir: ChildDir) -> Self {
-        Self { dir, process: None, state: State::Asked }
+    pub(super) const fn new(dir: ChildDir, gate: Option<OwnedFd>) -> Self {
+        Self { dir, gate, process: None, state: State::Asked }
     }
 
     pub(super) fn is_asked(&self) -> bool {
@@ -61,7 +65,7 @@ impl Slot {
 
     /// The child, if it is ready and may live; otherwise nothing of it is left.
     pub(super) fn conclude(self, may_live: bool) -> Result<ForkedChild, ChildError> {
-        let Self { dir, process, state } = self;
+        let Self { dir, process, state, .. } = self;
         match state {
             State::Ready { setup_us, ready } if may_live => {
                 // The template may have died before it said which process it is; the child itself knows.

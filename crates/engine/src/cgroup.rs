@@ -1,0 +1,282 @@
+//! Control groups (cgroup v2): what holds a child to its limits from outside.
+//!
+//! ```text
+//! <hierarchy>/forkd/        all of ours; stays
+//!             forkd/<id>/   one child's: made before it, joined by it before all else, removed after it
+//! ```
+//!
+//! A child's directory is there before its group and goes after it, so a group that is left behind is always found again
+//! by the record in the directory.
+
+mod limits;
+mod mounts;
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use crate::process::timespec;
+
+pub use limits::{LimitError, Limits, MemoryLimit};
+
+const OURS: &str = "forkd";
+const CONTROLLER: &str = "memory";
+/// How soon a group is tried again that is empty and still in somebody's way.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Why limits cannot be held.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// There is no hierarchy.
+    #[error(
+        "a memory limit needs the cgroup v2 hierarchy, which is not mounted here; boot with \
+         systemd.unified_cgroup_hierarchy=1, or `mount -t cgroup2 none /sys/fs/cgroup`"
+    )]
+    NoHierarchy,
+    /// It is there, but not what limits memory.
+    #[error(
+        "{} does not offer the memory controller, which a memory limit needs; if the old cgroup hierarchy has it, boot \
+         with systemd.unified_cgroup_hierarchy=1, and if nobody has, with cgroup_enable=memory", group.display()
+    )]
+    NoController {
+        /// The group that should.
+        group: PathBuf,
+    },
+    /// Groups are made by root, or by who was given a part of the hierarchy.
+    #[error("this user may not change {}, which a memory limit needs; run forkd as root", path.display())]
+    Denied {
+        /// What must be changed.
+        path: PathBuf,
+    },
+    /// A group that hands out controllers must not have processes of its own.
+    #[error(
+        "{} has processes of its own and so cannot limit groups below it; move them into a group of theirs, as a \
+         container's init should", group.display()
+    )]
+    Occupied {
+        /// Which group.
+        group: PathBuf,
+    },
+    /// The system says no.
+    #[error("cannot use the control group file {}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> CgroupError {
+    move |source| match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            CgroupError::Denied { path: path.into() }
+        }
+        _ => CgroupError::Io { path: path.into(), source },
+    }
+}
+
+/// Where the children's groups are made.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    path: PathBuf,
+}
+
+impl Groups {
+    /// Makes sure that groups made there can be held to a limit.
+    pub(crate) fn prepare() -> Result<Self, CgroupError> {
+        let all = mounts::hierarchies().map_err(failed(Path::new("/proc/self/mountinfo")))?;
+        let offers = |root: &&PathBuf| has_controller(&root.join("cgroup.controllers")).unwrap_or(false);
+        let root = all.iter().find(offers).or_else(|| all.first()).ok_or(CgroupError::NoHierarchy)?;
+        Self::below(root)
+    }
+
+    fn below(root: &Path) -> Result<Self, CgroupError> {
+        hand_down(root)?;
+        let path = root.join(OURS);
+        match DirBuilder::new().create(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(&path)(error)),
+            _ => {}
+        }
+        hand_down(&path)?;
+        Ok(Self { path })
+    }
+
+    /// Makes a group with these limits. The answer is where a process writes itself to join.
+    pub(crate) fn make(&self, id: &str, limits: &Limits) -> Result<OwnedFd, CgroupError> {
+        let path = self.path.join(id);
+        DirBuilder::new().create(&path).map_err(failed(&path))?;
+        if let Some(limit) = limits.memory {
+            set(&path.join("memory.max"), &limit.bytes().to_string())?;
+            forbid_swap(&path.join("memory.swap.max"))?;
+            // A VM is all of its process or nothing.
+            set(&path.join("memory.oom.group"), "1")?;
+        }
+        let procs = path.join("cgroup.procs");
+        Ok(OpenOptions::new().write(true).open(&procs).map_err(failed(&procs))?.into())
+    }
+}
+
+/// Lets the groups below have the controller.
+fn hand_down(group: &Path) -> Result<(), CgroupError> {
+    let handed_down = group.join("cgroup.subtree_control");
+    if has_controller(&handed_down)? {
+        return Ok(());
+    }
+    if !has_controller(&group.join("cgroup.controllers"))? {
+        return Err(CgroupError::NoController { group: group.into() });
+    }
+    match set(&handed_down, &format!("+{CONTROLLER}")) {
+        Err(CgroupError::Io { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => {
+            Err(CgroupError::Occupied { group: group.into() })
+        }
+        done => done,
+    }
+}
+
+fn has_controller(file: &Path) -> Result<bool, CgroupError> {
+    let text = fs::read_to_string(file).map_err(failed(file))?;
+    Ok(text.split_ascii_whitespace().any(|word| word == CONTROLLER))
+}
+
+/// Without creating it: a file that is not there is a limit that the system does not know.
+fn set(file: &Path, value: &str) -> Result<(), CgroupError> {
+    let opened = OpenOptions::new().write(true).open(file);
+    opened.and_then(|mut opened| opened.write_all(value.as_bytes())).map_err(failed(file))
+}
+
+/// What is swapped out would not count. A system that cannot limit that must not have any swap.
+fn forbid_swap(file: &Path) -> Result<(), CgroupError> {
+    match set(file, "0") {
+        Err(CgroupError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && !has_swap() => Ok(()),
+        done => done,
+    }
+}
+
+/// The list has a heading.
+fn has_swap() -> bool {
+    fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
+}
+
+/// The group of this child, if it is still there.
+fn find(id: &str) -> io::Result<Option<PathBuf>> {
+    // A record is a file, and could say anything.
+    if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        return Ok(None);
+    }
+    Ok(mounts::hierarchies()?.into_iter().map(|root| root.join(OURS).join(id)).find(|group| group.is_dir()))
+}
+
+/// How many processes of this child's group were ended because it ran out of memory.
+pub(crate) fn oom_kills(id: &str) -> io::Result<u64> {
+    let Some(group) = find(id)? else { return Ok(0) };
+    let events = fs::read_to_string(group.join("memory.events"))?;
+    Ok(count(&events, "oom_kill"))
+}
+
+/// The number behind a word at the beginning of a line.
+fn count(events: &str, word: &str) -> u64 {
+    let number = |line: &str| line.split_once(' ').filter(|(name, _)| *name == word)?.1.trim().parse().ok();
+    events.lines().find_map(number).unwrap_or_default()
+}
+
+/// Removes this child's group once nobody is in it; one that is gone already is no error.
+pub(crate) fn remove(id: &str, patience: Duration) -> io::Result<()> {
+    let Some(group) = find(id)? else { return Ok(()) };
+    let until = Instant::now() + patience;
+    loop {
+        match rustix::fs::rmdir(&group) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            // A process leaves its group a moment after it has let go of all else.
+            Err(Errno::BUSY) if Instant::now() < until => match wait_for_change(&group, until) {
+                Err(error) if is_gone(&error) => return Ok(()),
+                waited => waited?,
+            },
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Waits until somebody has entered or left.
+fn wait_for_change(group: &Path, until: Instant) -> io::Result<()> {
+    let mut events = File::open(group.join("cgroup.events"))?;
+    let mut text = String::new();
+    events.read_to_string(&mut text)?;
+    let left = until.saturating_duration_since(Instant::now());
+    let left = if count(&text, "populated") == 0 { left.min(PAUSE) } else { left };
+    let mut changed = [PollFd::new(&events, PollFlags::PRI)];
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut changed, Some(&timespec(left))))?;
+    Ok(())
+}
+
+/// Somebody else has removed the group.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::NODEV.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files as in a group, without what the system does when they are written.
+    fn group(path: &Path, controllers: &str, handed_down: &str) {
+        fs::create_dir_all(path).unwrap();
+        fs::write(path.join("cgroup.controllers"), controllers).unwrap();
+        fs::write(path.join("cgroup.subtree_control"), handed_down).unwrap();
+    }
+
+    #[test]
+    fn the_controller_is_handed_down_where_it_is_not_yet() {
+        let root = tempfile::tempdir().unwrap();
+        group(root.path(), "cpu memory pids\n", "cpu\n");
+        let ours = root.path().join("forkd");
+        group(&ours, "cpu memory\n", "memory\n");
+        let groups = Groups::below(root.path()).unwrap();
+        assert_eq!(groups.path, ours);
+        let written = |path: &Path| fs::read_to_string(path.join("cgroup.subtree_control")).unwrap();
+        assert!(written(root.path()).starts_with("+memory"));
+        assert_eq!(written(&ours), "memory\n", "it had been done");
+    }
+
+    #[test]
+    fn a_host_that_cannot_limit_memory_is_told_what_to_do() {
+        let root = tempfile::tempdir().unwrap();
+        group(root.path(), "cpuset cpu hugetlb memory_of_a_sort\n", "");
+        let error = Groups::below(root.path()).unwrap_err();
+        assert!(matches!(&error, CgroupError::NoController { group } if group == root.path()));
+        assert!(error.to_string().contains("systemd.unified_cgroup_hierarchy=1"), "{error}");
+        assert!(!root.path().join("forkd").exists());
+    }
+
+    #[test]
+    fn a_limit_the_system_does_not_know_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let groups = Groups { path: root.path().into() };
+        let limits = Limits { memory: Some(MemoryLimit::MIN) };
+        let error = groups.make("sb-1", &limits).unwrap_err();
+        assert!(matches!(&error, CgroupError::Io { path, .. } if path.ends_with("sb-1/memory.max")), "{error}");
+    }
+
+    #[test]
+    fn events_are_counted_by_their_whole_name() {
+        let events = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 1\n";
+        assert_eq!((count(events, "oom_kill"), count(events, "oom"), count(events, "kill")), (2, 3, 0));
+        for odd in ["", "oom_kill", "oom_kill x\n", "oom_kill -1"] {
+            assert_eq!(count(odd, "oom_kill"), 0, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_record_cannot_name_what_is_not_ours() {
+        for id in ["", "..", "../../x", "sb-1/..", "sb.1"] {
+            assert_eq!(find(id).unwrap(), None, "{id}");
+        }
+        remove("sb-00000000-nobody", Duration::ZERO).unwrap();
+        assert_eq!(oom_kills("sb-00000000-nobody").unwrap(), 0);
+    }
+}
