@@ -2,6 +2,11 @@
 
 use std::ops::Range;
 
+use crate::blocks;
+use crate::format::MAX_LENGTH;
+use crate::layer::{Layer, LayerError};
+use crate::stack::{MAX_LAYERS, StackError};
+
 /// How many blocks a page of the table is of.
 const PAGE_BLOCKS: usize = 2048;
 
@@ -28,6 +33,28 @@ impl Owners {
     pub fn new(blocks: u64) -> Self {
         let pages = usize::try_from(blocks).unwrap_or(usize::MAX).div_ceil(PAGE_BLOCKS);
         Self { pages: vec![None; pages] }
+    }
+
+    /// What layers, lowest first, have of a disk or memory of this length: those of the first belong to 1.
+    ///
+    /// # Errors
+    /// When there are too many, or one is of another length.
+    pub fn of_layers(length: u64, layers: &[Layer]) -> Result<Self, StackError> {
+        if layers.len() > MAX_LAYERS {
+            return Err(StackError::Count { layers: layers.len() });
+        }
+        if length > MAX_LENGTH {
+            return Err(StackError::TooLarge { bytes: length });
+        }
+        let mut owners = Self::new(blocks::count(length));
+        for (number, layer) in (1..).zip(layers) {
+            if layer.len_bytes() != length {
+                let source = LayerError::Whole { found: layer.len_bytes(), expected: length };
+                return Err(StackError::Layer { index: number.into(), source });
+            }
+            layer.blocks().for_each(|(run, _)| owners.claim(run, number));
+        }
+        Ok(owners)
     }
 
     /// Who has a block.

@@ -75,24 +75,11 @@ impl Stack {
     /// # Errors
     /// When there are too many, or they are not all of the same length.
     pub fn open(base: Base, layers: Vec<Layer>) -> Result<Self, StackError> {
-        if layers.len() > MAX_LAYERS {
-            return Err(StackError::Count { layers: layers.len() });
-        }
         let length = match &base {
             Base::Zero { length } => *length,
             Base::Image(image) => file_len(image).map_err(|source| StackError::Image { source })?,
         };
-        if length > MAX_LENGTH {
-            return Err(StackError::TooLarge { bytes: length });
-        }
-        let mut owners = Owners::new(blocks::count(length));
-        for (number, layer) in (1..).zip(&layers) {
-            if layer.len_bytes() != length {
-                let source = LayerError::Whole { found: layer.len_bytes(), expected: length };
-                return Err(StackError::Layer { index: number.into(), source });
-            }
-            layer.blocks().for_each(|(run, _)| owners.claim(run, number));
-        }
+        let owners = Owners::of_layers(length, &layers)?;
         Ok(Self { base, layers, length, owners })
     }
 

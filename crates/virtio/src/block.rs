@@ -9,7 +9,6 @@
 mod backend;
 mod blocks;
 mod cow;
-mod layer;
 mod layers;
 #[cfg(test)]
 mod tests;
@@ -27,10 +26,7 @@ use virtio_queue::Queue;
 
 pub use self::backend::{Backend, RawDisk};
 pub use self::cow::CowDisk;
-#[cfg(any(test, feature = "test-utils"))]
-pub(crate) use self::layer::forge;
-pub use self::layer::{LayerFault, LayerStats};
-pub use self::layers::{LayerError, Layers, MAX_LAYERS};
+pub use self::layers::Layers;
 use crate::device::read_bytes;
 use crate::queue::{Chain, Handled, QueueStateV1, Served, serve};
 use crate::{

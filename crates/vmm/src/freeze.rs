@@ -97,7 +97,8 @@ impl Vm {
             memory::write(&self.mem, self.backing, memory).map_err(|source| FreezeError::Memory { source })?;
         let mut disk_bytes = 0;
         for (disk, (top, layer)) in self.tops.iter().zip(layers).enumerate() {
-            disk_bytes += top.write_layer(layer).map_err(|source| FreezeError::Disk { disk, source })?.data_bytes;
+            let written = top.write_layer(layer).map_err(|source| FreezeError::Disk { disk, source })?;
+            disk_bytes += written.stats.data_bytes;
         }
         file::write(&frozen, state)?;
         Ok(FromVmm::Frozen { pause_us, memory_bytes: frozen.memory.bytes(), disk_bytes })

@@ -62,10 +62,10 @@ impl Given {
 }
 
 /// Becomes a VM, tells whoever asked for it, and lives until the VM ends.
-pub(crate) fn live(template: &Template, newborn: Newborn, asker: ControlSocket) -> Result<(), ServeError> {
+pub(crate) fn live(mut template: Template, newborn: Newborn, asker: ControlSocket) -> Result<(), ServeError> {
     let mut stages = Stages::start();
     let Newborn { spec, given: Given { tap, cgroup } } = newborn;
-    let settled = join(cgroup).and_then(|()| settle(template, &spec, tap, &mut stages));
+    let settled = join(cgroup).and_then(|()| settle(&mut template, &spec, tap, &mut stages));
     let (mut running, _home) = match settled {
         Ok(settled) => settled,
         Err(error) => {
@@ -118,7 +118,7 @@ fn join(cgroup: Option<OwnedFd>) -> Result<(), BuildError> {
 
 /// Makes everything of the child's own. The directory stays locked while the second part of the answer lives.
 fn settle(
-    template: &Template,
+    template: &mut Template,
     spec: &ChildSpec,
     tap: Option<OwnedFd>,
     stages: &mut Stages,
@@ -132,6 +132,9 @@ fn settle(
     reactor.watch(events.wake(), Source::Events).map_err(host_error("an epoll entry"))?;
     let mut controls = Controls::new(Arc::clone(&reactor));
     controls.listen(listener).map_err(host_error("an epoll entry"))?;
+    stages.done("directory");
+    let devices = parts(template, spec, tap)?.build()?;
+    stages.done("devices");
     let inheritance = Inheritance {
         kvm: &template.kvm,
         frozen: &template.frozen,
@@ -139,9 +142,6 @@ fn settle(
         mem: &template.mem,
         msr_indices: Arc::clone(&template.msr_indices),
     };
-    stages.done("directory");
-    let devices = parts(template, spec, tap)?.build()?;
-    stages.done("devices");
     let vm = Vm::restore(&inheritance, devices, console, &reactor, &events, stages)?;
     Ok((Running { vm, reactor, events, controls, owner: Owner::Nobody }, home))
 }
@@ -163,17 +163,15 @@ fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn parts(template: &Template, spec: &ChildSpec, tap: Option<OwnedFd>) -> Result<Parts, BuildError> {
+/// Takes the disks out of the template, which this process has a copy of.
+fn parts(template: &mut Template, spec: &ChildSpec, tap: Option<OwnedFd>) -> Result<Parts, BuildError> {
     let shape = &template.frozen.shape;
     let mut disks = Vec::with_capacity(template.disks.len());
-    for base in &template.disks {
+    for base in std::mem::take(&mut template.disks) {
         disks.push(match base {
-            Base::ReadOnly(image) => {
-                let image = image.try_clone().and_then(RawDisk::new);
-                Disk::ReadOnly(image.map_err(host_error("a disk image"))?)
-            }
+            Base::ReadOnly(image) => Disk::ReadOnly(RawDisk::new(image).map_err(host_error("a disk image"))?),
             Base::Private(layers) => {
-                let disk = CowDisk::over(Arc::clone(layers), &template.tops);
+                let disk = CowDisk::over(layers, &template.tops);
                 Disk::Private(disk.map_err(host_error("a place for the guest's writes"))?)
             }
         });

@@ -13,9 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvm_ioctls::Kvm;
+use layer::{Layer, StackError};
 use proto::control::{ChildDescriptor, ChildSpec, ForkedChild, FromVmm, LoadSpec, RefusalCode, ToVmm};
 use virtio::GuestMem;
-use virtio::block::{LayerError, Layers};
+use virtio::block::Layers;
 
 use crate::controls::{Controls, Heard};
 use crate::frozen::file::{self, StateFileError};
@@ -65,7 +66,7 @@ pub(crate) enum LoadError {
         /// Which.
         disk: usize,
         /// What is wrong.
-        source: LayerError,
+        source: StackError,
     },
     /// The memory.
     #[error(transparent)]
@@ -89,7 +90,7 @@ pub(crate) enum Base {
     /// An image the guest only reads.
     ReadOnly(File),
     /// What is below the tops.
-    Private(Arc<Layers>),
+    Private(Layers),
 }
 
 /// Everything children need.
@@ -129,7 +130,7 @@ impl Template {
                     return Err(unfit(format!("disk {disk} is read-only and cannot have layers")));
                 }
                 (DiskKind::Private, _) => {
-                    Base::Private(Arc::new(Layers::open(layers).map_err(|source| LoadError::Disk { disk, source })?))
+                    Base::Private(open_layers(layers).map_err(|source| LoadError::Disk { disk, source })?)
                 }
             });
         }
@@ -139,6 +140,14 @@ impl Template {
         let msr_indices = vcpu_state::msr_indices(&kvm)?.into();
         Ok(Self { kvm, frozen, vcpus, mem, disks, tops: spec.tops, msr_indices })
     }
+}
+
+/// The first file is the image.
+fn open_layers(mut files: Vec<File>) -> Result<Layers, StackError> {
+    let above = files.split_off(files.len().min(1)).into_iter();
+    let image = files.pop().ok_or_else(|| StackError::Image { source: io::ErrorKind::NotFound.into() })?;
+    let open = |(index, file)| Layer::open(file, None).map_err(|source| StackError::Layer { index, source });
+    Layers::open(image, (1..).zip(above).map(open).collect::<Result<_, _>>()?)
 }
 
 /// Gives the vCPUs' states to a VM that is thrown away: what cannot be restored here is found out before there is a
@@ -183,7 +192,7 @@ pub(crate) fn serve(listener: OwnedFd) -> Result<(), ServeError> {
                         let (Some(template), Some(asker)) = (template, controls.keep_only(connection)) else {
                             return Ok(());
                         };
-                        return spawn::live(&template, *newborn, asker);
+                        return spawn::live(template, *newborn, asker);
                     }
                 },
                 Source::Asker | Source::Events | Source::Queue { .. } | Source::Host { .. } => {}

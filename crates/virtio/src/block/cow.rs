@@ -1,14 +1,19 @@
-//! Immutable layers with a private writable top.
+//! A disk with a private writable top.
 //!
-//! The top is a sparse file without a name, as large as the disk; a map has one bit for each block of 4 KiB: whether
-//! the block is in the top. A block is always wholly in one file, so a read asks per block and merges neighbours. A
-//! block enters the top with its first write: what the write leaves out is copied from below.
+//! The top is a sparse file without a name, as large as the disk. A block enters it with its first write: what the
+//! write leaves out is copied from below.
 //!
 //! ```text
-//! map    . . X X . X .        X: in the top
-//! top        [   ] [ ]        same offsets as on the disk
-//! layers [           ]
+//! owner  0 0 2 2 1 2 0        of seven blocks
+//! top        [ ] [ ]          2: same offsets as on the disk
+//! layer          [ ]          1
+//! image  [           ]        0
 //! ```
+//!
+//! Sealing makes the top one of the files below and puts another above it, without moving or looking at anything; so
+//! it costs the same whatever is in it. The copy of a disk in a process made by `fork(2)` has the same files. It must
+//! not write to a top that the other process goes on writing to, so one of the two takes a fresh one before either
+//! writes: the one that runs on seals, the one that is to be a template only takes what was sealed.
 //!
 //! A [`CowDisk`] is a handle: the device has one and whoever wants to seal the disk another. Both are used on one
 //! thread, between two requests, so the lock inside is never waited for.
@@ -21,9 +26,10 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use layer::Written;
+
 use super::backend::{Backend, read_all, write_all};
-use super::blocks::{BLOCK, BLOCK_BYTES, BlockMap, Span, runs};
-use super::layer::{self, LayerStats};
+use super::blocks::{BLOCK, BLOCK_BYTES, Span};
 use super::layers::Layers;
 use crate::Buffers;
 
@@ -31,14 +37,16 @@ use crate::Buffers;
 /// last clone is.
 #[derive(Clone, Debug)]
 pub struct CowDisk {
-    layers: Arc<Layers>,
-    top: Arc<Mutex<Top>>,
+    len: u64,
+    disk: Arc<Mutex<Option<Disk>>>,
 }
 
 #[derive(Debug)]
-struct Top {
-    file: File,
-    blocks: BlockMap,
+struct Disk {
+    /// The last of the files is the top.
+    layers: Layers,
+    /// Whether any block is in the top.
+    written: bool,
 }
 
 impl CowDisk {
@@ -46,12 +54,11 @@ impl CowDisk {
     /// deep the disk is.
     ///
     /// # Errors
-    /// When the top cannot be made.
-    pub fn over(layers: Arc<Layers>, dir: &Path) -> io::Result<Self> {
-        let file = tempfile::tempfile_in(dir)?;
-        file.set_len(layers.len_bytes())?;
-        let blocks = BlockMap::new(layers.len_bytes())?;
-        Ok(Self { layers, top: Arc::new(Mutex::new(Top { file, blocks })) })
+    /// When the top cannot be made, or there are as many layers as there can be.
+    pub fn over(mut layers: Layers, dir: &Path) -> io::Result<Self> {
+        let len = layers.len_bytes();
+        layers.raise(empty_top(len, dir)?)?;
+        Ok(Self { len, disk: Arc::new(Mutex::new(Some(Disk { layers, written: false }))) })
     }
 
     /// Puts an empty top over an image without layers.
@@ -59,51 +66,112 @@ impl CowDisk {
     /// # Errors
     /// When the image's size cannot be found or the top cannot be made.
     pub fn create(image: File, dir: &Path) -> io::Result<Self> {
-        let layers = Layers::open(vec![image]).map_err(io::Error::other)?;
-        Self::over(Arc::new(layers), dir)
+        Self::over(Layers::open(image, Vec::new()).map_err(io::Error::other)?, dir)
     }
 
-    /// What the top lies on.
-    #[must_use]
-    pub const fn layers(&self) -> &Arc<Layers> {
-        &self.layers
-    }
-
-    /// Writes what the top has into an empty file as a layer, to be opened above [`CowDisk::layers`] with
-    /// [`Layers::open`]. The disk itself stays as it is. The file is not synced.
+    /// Makes a file for [`CowDisk::seal`], which is then spared the making.
     ///
     /// # Errors
-    /// When the file is not empty or the host cannot write; what is in it then is no layer.
-    pub fn write_layer(&self, to: &File) -> io::Result<LayerStats> {
-        let top = self.top();
-        layer::write(&top.file, &top.blocks, self.layers.len_bytes(), to)
+    /// When it cannot be made.
+    pub fn fresh_top(&self, dir: &Path) -> io::Result<File> {
+        empty_top(self.len, dir)
     }
 
-    /// Whoever panicked with the lock left a good top behind: blocks are in the map only once they are in the file.
-    fn top(&self) -> MutexGuard<'_, Top> {
-        self.top.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Lets the present top never be written again and goes on in a fresh one. A top that has no block yet stays.
+    ///
+    /// # Errors
+    /// When the file is not as large as the disk, there are as many layers as there can be, or the disk was taken
+    /// away. The present top then stays.
+    pub fn seal(&self, fresh_top: File) -> io::Result<()> {
+        let mut disk = self.lock();
+        let disk = disk.as_mut().ok_or_else(taken)?;
+        if disk.written {
+            disk.layers.push(fresh_top)?;
+            disk.written = false;
+        }
+        Ok(())
     }
 
-    fn check(&self, span: Span) -> io::Result<()> {
-        if span.end() <= self.layers.len_bytes() { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    /// Takes the disk away from all handles, its top sealed; nothing if that was done before.
+    ///
+    /// Whoever did this in the child of a `fork(2)` has what the disk was at that moment, if its parent seals before it
+    /// writes.
+    #[must_use]
+    pub fn take_sealed(&self) -> Option<Layers> {
+        let Disk { mut layers, written } = self.lock().take()?;
+        if !written {
+            layers.pop();
+        }
+        Some(layers)
+    }
+
+    /// Writes what was written since the disk was made into an empty file, as a layer above what it was made over. The
+    /// disk itself stays as it is. The file is not synced.
+    ///
+    /// # Errors
+    /// When the file is not empty, the host cannot read or write, or the disk was taken away; what is in the file then
+    /// is no layer.
+    pub fn write_layer(&self, to: &File) -> io::Result<Written> {
+        let disk = self.lock();
+        let Disk { layers, .. } = disk.as_ref().ok_or_else(taken)?;
+        layers.write_layer(layers.floor(), to)
+    }
+
+    /// Whoever panicked with the lock left a good disk behind: blocks are claimed for the top only once they are in it.
+    fn lock(&self) -> MutexGuard<'_, Option<Disk>> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn span(&self, offset: u64, len: usize) -> io::Result<Span> {
+        let span = Span::new(offset, len)?;
+        if span.end() <= self.len { Ok(span) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 }
 
-impl Top {
-    /// Brings the rest of a partly overwritten block into the top. Its bit stays clear until the write is done.
-    fn copy_up(&self, layers: &Layers, block: u64) -> io::Result<()> {
-        let mut bytes = [0; BLOCK];
-        let start = block * BLOCK_BYTES;
+fn empty_top(len: u64, dir: &Path) -> io::Result<File> {
+    let file = tempfile::tempfile_in(dir)?;
+    file.set_len(len)?;
+    Ok(file)
+}
+
+fn taken() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the disk was taken away")
+}
+
+impl Disk {
+    /// The number of the top.
+    fn top(&self) -> u16 {
+        self.layers.files() - 1
+    }
+
+    /// Brings the rest of a partly overwritten block into the top. It belongs to the top only when the write is done.
+    fn copy_up(&self, block: u64) -> io::Result<()> {
+        let (mut bytes, start) = ([0; BLOCK], block * BLOCK_BYTES);
         // The last block of a disk may be a short one.
-        let count = usize::try_from((layers.len_bytes() - start).min(BLOCK_BYTES)).expect("at most a block");
-        read_all(layers.file(layers.owner(block)), Buffers::from(&mut bytes[..count]), start)?;
-        write_all(&self.file, Buffers::from(&mut bytes[..count]), start)
+        let count = usize::try_from((self.layers.len_bytes() - start).min(BLOCK_BYTES)).expect("at most a block");
+        read_all(self.layers.file(self.layers.owner(block))?, Buffers::from(&mut bytes[..count]), start)?;
+        write_all(self.layers.file(self.top())?, Buffers::from(&mut bytes[..count]), start)
+    }
+
+    fn write(&mut self, from: Buffers<'_>, span: Span) -> io::Result<()> {
+        let (blocks, top) = (span.blocks(), self.top());
+        let (first, last) = (blocks.start, blocks.end - 1);
+        let edges = [Some(first), (last != first).then_some(last)];
+        for block in edges.into_iter().flatten() {
+            if !span.covers(block, self.layers.len_bytes()) && self.layers.owner(block) != top {
+                self.copy_up(block)?;
+            }
+        }
+        write_all(self.layers.file(top)?, from, span.offset)?;
+        self.layers.claim(blocks, top);
+        self.written = true;
+        Ok(())
     }
 }
 
 impl Backend for CowDisk {
     fn len_bytes(&self) -> u64 {
-        self.layers.len_bytes()
+        self.len
     }
 
     fn read_only(&self) -> bool {
@@ -111,13 +179,11 @@ impl Backend for CowDisk {
     }
 
     fn read_at(&mut self, mut to: Buffers<'_>, offset: u64) -> io::Result<()> {
-        let (span, top) = (Span::new(offset, to.len())?, self.top());
-        self.check(span)?;
-        let below = |block| (!top.blocks.has(block)).then(|| self.layers.owner(block));
-        for (run, owner) in runs(span.blocks(), below) {
+        let (span, disk) = (self.span(offset, to.len())?, self.lock());
+        let Disk { layers, .. } = disk.as_ref().ok_or_else(taken)?;
+        for (run, owner) in layers.runs(span.blocks()) {
             let part = span.within(&run);
-            let file = owner.map_or(&top.file, |owner| self.layers.file(owner));
-            read_all(file, to.take(part.len), part.offset)?;
+            read_all(layers.file(owner)?, to.take(part.len), part.offset)?;
         }
         Ok(())
     }
@@ -125,22 +191,9 @@ impl Backend for CowDisk {
     /// Blocks count as being in the top only once all of them are: a write that fails half way leaves what is below
     /// visible in blocks that were not there before.
     fn write_at(&mut self, from: Buffers<'_>, offset: u64) -> io::Result<()> {
-        let (span, mut top) = (Span::new(offset, from.len())?, self.top());
-        self.check(span)?;
-        if span.len == 0 {
-            return Ok(());
-        }
-        let blocks = span.blocks();
-        let (first, last) = (blocks.start, blocks.end - 1);
-        let edges = [Some(first), (last != first).then_some(last)];
-        for block in edges.into_iter().flatten() {
-            if !span.covers(block, self.layers.len_bytes()) && !top.blocks.has(block) {
-                top.copy_up(&self.layers, block)?;
-            }
-        }
-        write_all(&top.file, from, offset)?;
-        top.blocks.insert(blocks);
-        Ok(())
+        let (span, mut disk) = (self.span(offset, from.len())?, self.lock());
+        let disk = disk.as_mut().ok_or_else(taken)?;
+        if span.len == 0 { Ok(()) } else { disk.write(from, span) }
     }
 
     /// The top ends with the VM and with the host, so there is nothing that could outlast either.

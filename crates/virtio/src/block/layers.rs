@@ -1,97 +1,44 @@
-//! The part of a disk that never changes: an image, and the layers sealed above it.
+//! A disk as files above each other: an image, the layers sealed above it, and the tops of the disks made of them.
 //!
-//! A table says for each block which file has it, so that a read costs the same whatever the depth; it is made once,
-//! when the files are opened, and shared with every disk that has its own top above them.
-//!
-//! ```text
-//! owner     0 2 0 1 2 2 0        one byte per block; no table at all for an image alone
-//! layer 2     X     X X
-//! layer 1     X   X              what a higher layer has, too, is never read
-//! image     X X X X X X X
-//! ```
+//! A table says for each block which file has it, so that a read costs the same whatever the depth. A block is always
+//! wholly in one file, at the place it has on the disk.
 
 #[cfg(test)]
 mod tests;
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use layer::{Layer, MAX_LAYERS, Owners, REGION_BLOCKS, StackError, Writer, Written};
 
 use super::backend::image_len;
-use super::blocks;
-use super::layer::{self, LayerFault};
+use super::blocks::{BLOCK_BYTES, count};
 
-/// How many layers there may be above the image.
-pub const MAX_LAYERS: usize = 64;
-/// The largest disk; bounds the table of owners to 1 GiB, of which only what layers have is ever touched.
-const MAX_DISK_BYTES: u64 = 4 << 40;
-/// The image's number among the owners.
-const IMAGE: u8 = 0;
-
-/// Why files are not the layers of a disk. Layers are counted from 1; 0 is the image.
-#[derive(Debug, thiserror::Error)]
-pub enum LayerError {
-    /// Too many files, or none.
-    #[error("a disk has an image and at most {MAX_LAYERS} layers above it; {files} files were given")]
-    Count {
-        /// How many.
-        files: usize,
-    },
-    /// The image's size cannot be found.
-    #[error("the disk's image cannot be used: {source}")]
-    Image {
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The image is larger than any disk may be.
-    #[error("the disk's image has {bytes} bytes; at most {MAX_DISK_BYTES} are possible")]
-    TooLarge {
-        /// How large it is.
-        bytes: u64,
-    },
-    /// A file is not a layer of this disk.
-    #[error("layer {index} of the disk cannot be used: {source}")]
-    Layer {
-        /// Which.
-        index: usize,
-        /// What is wrong with it.
-        source: LayerFault,
-    },
-}
-
-/// An image and the layers sealed above it.
+/// A disk that is not written: what disks with a top are made of, and what becomes of them.
 #[derive(Debug)]
 pub struct Layers {
-    /// The image first.
+    /// By their numbers; the image is 0.
     files: Vec<File>,
     len: u64,
-    /// The number of the file that has a block; empty when it is the image for all of them.
-    owners: Vec<u8>,
+    owners: Owners,
+    floor: u16,
 }
 
 impl Layers {
-    /// Opens an image and the layers above it, lowest first. The files are only read, and must not change as long as
-    /// a disk is made of them.
+    /// Puts layers, lowest first, above an image. Their files are only read, and must not change as long as a disk is
+    /// made of them.
     ///
     /// # Errors
-    /// When there are too many or none, or one of them is not what it should be.
-    pub fn open(files: Vec<File>) -> Result<Self, LayerError> {
-        let count = files.len();
-        let Some((image, above)) = files.split_first().filter(|(_, above)| above.len() <= MAX_LAYERS) else {
-            return Err(LayerError::Count { files: count });
-        };
-        let len = image_len(image).map_err(|source| LayerError::Image { source })?;
-        if len > MAX_DISK_BYTES {
-            return Err(LayerError::TooLarge { bytes: len });
-        }
-        let mut owners = Vec::new();
-        if !above.is_empty() {
-            owners = vec![IMAGE; slot(blocks::count(len))];
-        }
-        for (number, file) in (IMAGE + 1..).zip(above) {
-            let claim = |block| owners[slot(block)] = number;
-            layer::read(file, len, claim).map_err(|source| LayerError::Layer { index: number.into(), source })?;
-        }
-        Ok(Self { files, len, owners })
+    /// When there are too many, or they are not layers of a disk as large as the image.
+    pub fn open(image: File, layers: Vec<Layer>) -> Result<Self, StackError> {
+        let len = image_len(&image).map_err(|source| StackError::Image { source })?;
+        let owners = Owners::of_layers(len, &layers)?;
+        let files = [image].into_iter().chain(layers.into_iter().map(Layer::into_file));
+        let mut opened = Self { files: files.collect(), len, owners, floor: 0 };
+        opened.floor = opened.files();
+        Ok(opened)
     }
 
     /// How large the disk is.
@@ -100,24 +47,98 @@ impl Layers {
         self.len
     }
 
-    /// How many layers lie above the image.
+    /// How many files it is made of.
     #[must_use]
-    pub const fn depth(&self) -> usize {
-        self.files.len() - 1
+    pub fn files(&self) -> u16 {
+        u16::try_from(self.files.len()).expect("at most MAX_LAYERS and an image")
+    }
+
+    /// How many of its files were there when it was opened, or when the disk it was taken from was made: what the
+    /// others have is what is new.
+    #[must_use]
+    pub const fn floor(&self) -> u16 {
+        self.floor
+    }
+
+    /// Writes into an empty file a layer with the blocks that a file from this number on has, to lie above those
+    /// before it. Nothing is synced.
+    ///
+    /// # Errors
+    /// When the file is not empty or the host cannot read or write; what is in it then is no layer.
+    pub fn write_layer(&self, since: u16, to: &File) -> io::Result<Written> {
+        let mut writer = Writer::create(to, self.len)?;
+        let mut buffer = Vec::new();
+        for (run, owner) in self.runs(0..count(self.len)).filter(|(_, owner)| *owner >= since) {
+            for start in run.clone().step_by(step()) {
+                let end = run.end.min(start + REGION_BLOCKS);
+                let bytes = start * BLOCK_BYTES..self.len.min(end * BLOCK_BYTES);
+                buffer.resize(usize::try_from(bytes.end - bytes.start).expect("at most a region"), 0);
+                self.file(owner)?.read_exact_at(&mut buffer, bytes.start)?;
+                writer.put(start, &buffer)?;
+            }
+        }
+        writer.finish()
+    }
+
+    /// Puts a file above the others that has none of the blocks yet; from now on they are the old ones.
+    pub(super) fn raise(&mut self, top: File) -> io::Result<()> {
+        self.floor = self.files();
+        self.push(top)
+    }
+
+    /// Puts a file above the others that has none of the blocks yet.
+    pub(super) fn push(&mut self, top: File) -> io::Result<()> {
+        let (found, expected) = (image_len(&top)?, self.len);
+        if found != expected {
+            let what = format!("a disk of {expected} bytes cannot have a top of {found}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        room_above(self.files.len())?;
+        self.files.push(top);
+        Ok(())
+    }
+
+    /// Takes the highest file away, which must have no block.
+    pub(super) fn pop(&mut self) {
+        self.files.pop();
+    }
+
+    /// Replaces the highest file.
+    #[cfg(test)]
+    pub(super) fn replace_top(&mut self, other: File) -> File {
+        std::mem::replace(self.files.last_mut().unwrap(), other)
+    }
+
+    /// Says which file has these blocks from now on.
+    pub(super) fn claim(&mut self, blocks: Range<u64>, owner: u16) {
+        self.owners.claim(blocks, owner);
     }
 
     /// Which file has a block.
-    pub(super) fn owner(&self, block: u64) -> u8 {
-        self.owners.get(slot(block)).copied().unwrap_or(IMAGE)
+    pub(super) fn owner(&self, block: u64) -> u16 {
+        self.owners.of(block)
+    }
+
+    /// Cuts a range of blocks where another file has them.
+    pub(super) fn runs(&self, blocks: Range<u64>) -> impl Iterator<Item = (Range<u64>, u16)> {
+        self.owners.runs(blocks)
     }
 
     /// A file by its number.
-    pub(super) fn file(&self, owner: u8) -> &File {
-        &self.files[usize::from(owner)]
+    pub(super) fn file(&self, owner: u16) -> io::Result<&File> {
+        self.files.get(usize::from(owner)).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
-/// A block's place in the table.
-fn slot(block: u64) -> usize {
-    usize::try_from(block).unwrap_or(usize::MAX)
+/// Whether there can be a file above so many, of which the lowest is the image.
+fn room_above(files: usize) -> io::Result<()> {
+    match files {
+        0..=MAX_LAYERS => Ok(()),
+        layers => Err(io::Error::new(io::ErrorKind::QuotaExceeded, StackError::Count { layers })),
+    }
+}
+
+/// How many blocks are read at once.
+fn step() -> usize {
+    usize::try_from(REGION_BLOCKS).expect("a small number")
 }

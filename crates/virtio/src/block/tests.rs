@@ -84,26 +84,37 @@ fn what_is_written_is_read_and_the_image_stays() {
 #[test]
 fn a_disk_in_use_is_sealed_from_outside_and_goes_on_above() {
     let file = image(&pattern(16 << 10));
-    let disk = CowDisk::create(file.try_clone().unwrap(), &std::env::temp_dir()).unwrap();
+    let dir = std::env::temp_dir();
+    let disk = CowDisk::create(file.try_clone().unwrap(), &dir).unwrap();
     let outside = disk.clone();
     let mut rig = Rig::running(Box::new(Block::new(Box::new(disk), "")));
     assert_eq!(write(&mut rig, 9, &[0; 512]), OK);
-    let layer = tempfile::tempfile().unwrap();
-    let stats = outside.write_layer(&layer).unwrap();
-    assert_eq!((stats.blocks, stats.data_bytes), (1, 4096));
-    // Not part of the layer any more.
+    let (before, after) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+    let written = outside.write_layer(&before).unwrap();
+    assert_eq!((written.stats.blocks, written.stats.data_bytes), (1, 4096));
+    outside.seal(outside.fresh_top(&dir).unwrap()).unwrap();
+    // Not part of that layer any more.
     assert_eq!(write(&mut rig, 0, &[1; 512]), OK);
-
-    let layers = Arc::new(Layers::open(vec![file, layer]).unwrap());
     let mut model = pattern(16 << 10);
     model[9 * 512..10 * 512].fill(0);
-    for child in 2..4 {
-        let disk = CowDisk::over(Arc::clone(&layers), &std::env::temp_dir()).unwrap();
+    model[..512].fill(1);
+    assert_eq!(read(&mut rig, 0, 16 << 10), (OK, model.clone()));
+    assert_eq!(outside.write_layer(&after).unwrap().stats.blocks, 2);
+
+    for (layer, first) in [(before, pattern(512)), (after, vec![1; 512])] {
+        let layer = layer::Layer::open(layer, Some(16 << 10)).unwrap();
+        let layers = Layers::open(file.try_clone().unwrap(), vec![layer]).unwrap();
+        let disk = CowDisk::over(layers, &dir).unwrap();
         let mut rig = Rig::running(Box::new(Block::new(Box::new(disk), "")));
+        model[..512].copy_from_slice(&first);
         assert_eq!(read(&mut rig, 0, 16 << 10), (OK, model.clone()));
-        assert_eq!(write(&mut rig, 9, &[child; 512]), OK);
-        assert_eq!(read(&mut rig, 9, 512), (OK, vec![child; 512]));
+        assert_eq!(write(&mut rig, 9, &[3; 512]), OK);
+        assert_eq!(read(&mut rig, 9, 512), (OK, vec![3; 512]));
     }
+    let sealed = outside.take_sealed().unwrap();
+    assert_eq!(read(&mut rig, 0, 512).0, IOERR, "a disk that was taken away is an error for the guest");
+    assert_eq!(write(&mut rig, 0, &[0; 512]), IOERR);
+    assert_eq!((sealed.files(), sealed.floor()), (3, 1));
 }
 
 #[test]

@@ -1,9 +1,6 @@
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
-use proptest::prelude::*;
-
-use super::super::backend::image_len;
 use super::*;
 
 fn image(bytes: &[u8]) -> File {
@@ -12,25 +9,40 @@ fn image(bytes: &[u8]) -> File {
     file
 }
 
-fn disk(bytes: &[u8]) -> CowDisk {
-    CowDisk::create(image(bytes), &std::env::temp_dir()).unwrap()
+fn disk_over(image: &File) -> CowDisk {
+    CowDisk::create(image.try_clone().unwrap(), &std::env::temp_dir()).unwrap()
 }
 
-fn contents(file: &File) -> Vec<u8> {
-    let mut bytes = vec![0; usize::try_from(image_len(file).unwrap()).unwrap()];
-    read_all(file, Buffers::from(bytes.as_mut_slice()), 0).unwrap();
-    bytes
+fn disk(bytes: &[u8]) -> CowDisk {
+    disk_over(&image(bytes))
 }
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect()
 }
 
+fn with_top<T>(disk: &CowDisk, look: impl Fn(&File) -> T) -> T {
+    let disk = disk.lock();
+    let disk = disk.as_ref().unwrap();
+    look(disk.layers.file(disk.top()).unwrap())
+}
+
+/// Gives the disk another top; says which it had.
+fn swap_top(disk: &CowDisk, other: File) -> File {
+    let mut disk = disk.lock();
+    disk.as_mut().unwrap().layers.replace_top(other)
+}
+
+fn fresh(disk: &CowDisk) -> File {
+    disk.fresh_top(&std::env::temp_dir()).unwrap()
+}
+
 #[test]
 fn a_whole_block_is_written_without_reading_the_image() {
-    let mut disk = disk(&pattern(3 * BLOCK));
+    let image = image(&pattern(3 * BLOCK));
+    let mut disk = disk_over(&image);
     // An image that lost its contents shows whether it is read.
-    disk.layers.file(0).set_len(0).unwrap();
+    image.set_len(0).unwrap();
     disk.write_at(Buffers::from(&mut [9; BLOCK][..]), BLOCK_BYTES).unwrap();
     disk.write_at(Buffers::from(&mut [9; 10][..]), 1).unwrap_err();
     let mut bytes = [0; BLOCK];
@@ -42,7 +54,7 @@ fn a_whole_block_is_written_without_reading_the_image() {
 fn only_written_blocks_take_space() {
     let mut disk = disk(&pattern(256 * BLOCK));
     disk.write_at(Buffers::from(&mut [1; 3][..]), 100 * BLOCK_BYTES + 5).unwrap();
-    let top = disk.top().file.metadata().unwrap();
+    let top = with_top(&disk, |top| top.metadata().unwrap());
     assert!(top.blocks() * 512 <= 2 * BLOCK_BYTES);
     assert_eq!(top.nlink(), 0);
 }
@@ -70,44 +82,70 @@ fn a_clone_is_the_same_disk() {
 
 #[test]
 fn a_new_top_is_made_without_reading_and_takes_no_space() {
-    let files = vec![image(&pattern(BLOCK))];
-    files[0].set_len(1 << 40).unwrap();
-    let layers = Arc::new(Layers::open(files).unwrap());
+    let image = image(&[]);
+    image.set_len(1 << 40).unwrap();
+    let layers = Layers::open(image.try_clone().unwrap(), Vec::new()).unwrap();
     // Whoever reads now finds nothing.
-    layers.file(0).set_len(0).unwrap();
+    image.set_len(0).unwrap();
     let mut disk = CowDisk::over(layers, &std::env::temp_dir()).unwrap();
     let last = (1 << 40) - BLOCK_BYTES;
     disk.write_at(Buffers::from(&mut [5; BLOCK][..]), last).unwrap();
     let mut bytes = [0; BLOCK];
     disk.read_at(Buffers::from(&mut bytes[..]), last).unwrap();
     assert_eq!(bytes, [5; BLOCK]);
-    assert!(disk.top().file.metadata().unwrap().blocks() * 512 <= 64 << 10);
+    assert!(with_top(&disk, |top| top.metadata().unwrap().blocks() * 512) <= 64 << 10);
 }
 
-proptest! {
-    #[test]
-    fn it_behaves_like_memory_and_spares_the_image(
-        len in 1_usize..6 * BLOCK,
-        transfers in prop::collection::vec((any::<bool>(), any::<u16>(), any::<u16>(), any::<u8>()), 0..40),
-    ) {
-        let mut model = pattern(len);
-        let mut disk = disk(&model);
-        for (write, offset, count, byte) in transfers {
-            let offset = usize::from(offset) % (len + 1);
-            let count = usize::from(count) % (len - offset + 1);
-            let mut bytes = vec![byte; count];
-            let buffers = Buffers::from(bytes.as_mut_slice());
-            if write {
-                disk.write_at(buffers, offset as u64).unwrap();
-                model[offset..offset + count].fill(byte);
-            } else {
-                disk.read_at(buffers, offset as u64).unwrap();
-                prop_assert_eq!(&bytes, &model[offset..offset + count]);
-            }
-        }
-        let mut all = vec![0; len];
-        disk.read_at(Buffers::from(all.as_mut_slice()), 0).unwrap();
-        prop_assert_eq!(all, model);
-        prop_assert_eq!(contents(disk.layers.file(0)), pattern(len));
+#[test]
+fn a_write_that_fails_leaves_what_was_visible() {
+    let mut disk = disk(&pattern(2 * BLOCK));
+    disk.write_at(Buffers::from(&mut [9; 8][..]), 0).unwrap();
+    let top = swap_top(&disk, File::open("/dev/zero").unwrap());
+    disk.write_at(Buffers::from(&mut [1; 8][..]), BLOCK_BYTES).unwrap_err();
+    swap_top(&disk, top);
+    let mut bytes = [0; 8];
+    disk.read_at(Buffers::from(&mut bytes[..]), BLOCK_BYTES).unwrap();
+    assert_eq!(bytes, pattern(2 * BLOCK)[BLOCK..][..8]);
+}
+
+#[test]
+fn sealing_moves_nothing_and_the_sealed_top_stays() {
+    let mut disk = disk(&pattern(3 * BLOCK));
+    disk.write_at(Buffers::from(&mut [1; 8][..]), 0).unwrap();
+    let sealed = with_top(&disk, |top| top.try_clone().unwrap());
+    disk.seal(fresh(&disk)).unwrap();
+    assert_eq!(with_top(&disk, |top| top.metadata().unwrap().blocks()), 0);
+    disk.write_at(Buffers::from(&mut [2; 4][..]), 0).unwrap();
+    let mut bytes = [0; 9];
+    disk.read_at(Buffers::from(&mut bytes[..]), 0).unwrap();
+    assert_eq!(bytes, [2, 2, 2, 2, 1, 1, 1, 1, pattern(9)[8]]);
+    sealed.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes[..8], [1; 8]);
+}
+
+#[test]
+fn a_top_without_blocks_is_not_sealed() {
+    let mut disk = disk(&pattern(BLOCK));
+    for _ in 0..3 {
+        disk.seal(fresh(&disk)).unwrap();
     }
+    assert_eq!(disk.lock().as_ref().unwrap().layers.files(), 2);
+    disk.write_at(Buffers::from(&mut [1; 8][..]), 0).unwrap();
+    disk.seal(fresh(&disk)).unwrap();
+    // A fork taken now has the files that this disk does not write to.
+    let sealed = disk.clone().take_sealed().unwrap();
+    assert_eq!((sealed.files(), sealed.floor()), (2, 1));
+    assert!(disk.take_sealed().is_none());
+    assert_eq!(disk.seal(fresh(&disk)).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(disk.write_layer(&image(&[])).unwrap_err().kind(), io::ErrorKind::NotFound);
+}
+
+#[test]
+fn a_top_of_another_size_is_refused() {
+    let mut disk = disk(&pattern(BLOCK));
+    disk.write_at(Buffers::from(&mut [1; 8][..]), 0).unwrap();
+    let error = disk.seal(image(&[1])).unwrap_err();
+    assert_eq!(error.to_string(), "a disk of 4096 bytes cannot have a top of 1");
+    disk.write_at(Buffers::from(&mut [1; 8][..]), 0).unwrap();
+    assert_eq!(disk.lock().as_ref().unwrap().layers.files(), 2);
 }

@@ -1,11 +1,9 @@
 use std::io::Write;
-use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
+use layer::{Bottom, LayerError, merge};
 use proptest::prelude::*;
-use rustix::fs::FallocateFlags;
 
-use super::super::blocks::{BLOCK, BLOCK_BYTES};
+use super::super::blocks::BLOCK;
 use super::*;
 use crate::Buffers;
 use crate::block::{Backend, CowDisk};
@@ -26,36 +24,6 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| u8::try_from(at * 7 % 250 + 1).unwrap()).collect()
 }
 
-/// The files of a disk, as a store would keep them.
-struct Stack(Vec<File>);
-
-impl Stack {
-    fn new(image: &[u8]) -> Self {
-        Self(vec![file(image)])
-    }
-
-    fn open(&self) -> Result<Layers, LayerError> {
-        Layers::open(self.0.iter().map(|file| file.try_clone().unwrap()).collect())
-    }
-
-    fn disk(&self) -> CowDisk {
-        CowDisk::over(Arc::new(self.open().unwrap()), &std::env::temp_dir()).unwrap()
-    }
-
-    /// Writes and seals.
-    fn seal(&mut self, writes: &[(usize, Vec<u8>)]) {
-        let mut disk = self.disk();
-        writes.iter().for_each(|(offset, bytes)| write(&mut disk, *offset, bytes));
-        let layer = tempfile::tempfile().unwrap();
-        disk.write_layer(&layer).unwrap();
-        self.0.push(layer);
-    }
-
-    fn contents(&self) -> Vec<Vec<u8>> {
-        self.0.iter().map(contents).collect()
-    }
-}
-
 fn write(disk: &mut CowDisk, offset: usize, bytes: &[u8]) {
     disk.write_at(Buffers::from(bytes.to_vec().as_mut_slice()), offset.try_into().unwrap()).unwrap();
 }
@@ -66,126 +34,221 @@ fn read(disk: &mut CowDisk, offset: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
+fn over(layers: Layers) -> CowDisk {
+    CowDisk::over(layers, &std::env::temp_dir()).unwrap()
+}
+
+fn seal(disk: &CowDisk) {
+    disk.seal(disk.fresh_top(&std::env::temp_dir()).unwrap()).unwrap();
+}
+
+/// The files of a disk, as a store would keep them.
+struct Chain {
+    image: File,
+    layers: Vec<File>,
+}
+
+impl Chain {
+    fn new(image: &[u8]) -> Self {
+        Self { image: file(image), layers: Vec::new() }
+    }
+
+    fn layers(&self) -> Vec<Layer> {
+        self.layers.iter().map(|layer| Layer::open(layer.try_clone().unwrap(), None).unwrap()).collect()
+    }
+
+    fn open(&self) -> Result<Layers, StackError> {
+        Layers::open(self.image.try_clone().unwrap(), self.layers())
+    }
+
+    fn disk(&self) -> CowDisk {
+        over(self.open().unwrap())
+    }
+
+    /// Writes and stores.
+    fn store(&mut self, writes: &[(usize, Vec<u8>)]) {
+        let mut disk = self.disk();
+        writes.iter().for_each(|(offset, bytes)| write(&mut disk, *offset, bytes));
+        self.layers.push(file(&[]));
+        disk.write_layer(self.layers.last().unwrap()).unwrap();
+    }
+
+    /// Makes one layer of the last ones.
+    fn merge(&mut self, count: usize) {
+        let kept = self.layers.len().saturating_sub(count);
+        let merged = file(&[]);
+        if kept < self.layers.len() {
+            merge(&self.layers()[kept..], Bottom::Inherit, &merged).unwrap();
+            self.layers.truncate(kept);
+            self.layers.push(merged);
+        }
+    }
+}
+
 #[test]
 fn a_block_that_became_zero_hides_what_is_below_it() {
-    let mut stack = Stack::new(&pattern(4 * BLOCK));
-    stack.seal(&[(BLOCK, vec![0; BLOCK])]);
-    // A file system may drop blocks of zeroes; the map still has them.
-    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    rustix::fs::fallocate(&stack.0[1], hole, 0, 4 * BLOCK_BYTES).unwrap();
-    assert_eq!(read(&mut stack.disk(), 0, 3 * BLOCK), {
-        let mut expected = pattern(3 * BLOCK);
-        expected[BLOCK..2 * BLOCK].fill(0);
-        expected
-    });
+    let mut chain = Chain::new(&pattern(4 * BLOCK));
+    chain.store(&[(BLOCK, vec![0; BLOCK])]);
+    assert_eq!(chain.layers()[0].stats().zero_blocks, 1);
+    let mut expected = pattern(3 * BLOCK);
+    expected[BLOCK..2 * BLOCK].fill(0);
+    assert_eq!(read(&mut chain.disk(), 0, 3 * BLOCK), expected);
 }
 
 #[test]
 fn every_layer_is_read_however_many_there_are() {
-    let mut stack = Stack::new(&pattern(70 * BLOCK));
-    for number in 1..=MAX_LAYERS {
-        stack.seal(&[(number * BLOCK + 1, vec![u8::try_from(number).unwrap(); 10])]);
+    let mut chain = Chain::new(&pattern(301 * BLOCK));
+    for number in 1..=300 {
+        chain.store(&[(number * BLOCK + 1, vec![u8::try_from(number % 251).unwrap(); 10])]);
     }
-    let layers = stack.open().unwrap();
-    assert_eq!((layers.depth(), layers.len_bytes()), (MAX_LAYERS, 70 * BLOCK_BYTES));
-    let mut disk = stack.disk();
-    for number in 1..=MAX_LAYERS {
-        assert_eq!(read(&mut disk, number * BLOCK + 1, 10), [u8::try_from(number).unwrap(); 10]);
+    let mut disk = chain.disk();
+    for number in 1..=300 {
+        assert_eq!(read(&mut disk, number * BLOCK + 1, 10), [u8::try_from(number % 251).unwrap(); 10]);
     }
-    stack.seal(&[]);
-    assert!(matches!(stack.open(), Err(LayerError::Count { files: 66 })));
-    assert!(matches!(Layers::open(Vec::new()), Err(LayerError::Count { files: 0 })));
+    let layers = chain.open().unwrap();
+    assert_eq!((layers.files(), layers.floor(), layers.len_bytes()), (301, 301, 301 * BLOCK_BYTES));
 }
 
 #[test]
-fn an_image_alone_needs_no_table() {
-    let layers = Stack::new(&pattern(4 * BLOCK)).open().unwrap();
-    assert_eq!((layers.owners.capacity(), layers.depth()), (0, 0));
+fn a_branch_of_a_branch_stores_what_is_new() {
+    let mut chain = Chain::new(&pattern(8 * BLOCK));
+    chain.store(&[(0, vec![1; 10])]);
+    let mut disk = chain.disk();
+    write(&mut disk, BLOCK, &[2; 10]);
+    seal(&disk);
+    write(&mut disk, 2 * BLOCK, &[3; 10]);
+    let branch = disk.take_sealed().unwrap();
+    assert_eq!((branch.files(), branch.floor()), (4, 2));
+    let blocks = |layers: &Layers, since| {
+        let to = file(&[]);
+        layers.write_layer(since, &to).unwrap();
+        Layer::open(to, None).unwrap().blocks().flat_map(|(run, _)| run).collect::<Vec<_>>()
+    };
+    assert_eq!(blocks(&branch, branch.floor()), [1, 2]);
+    assert_eq!((blocks(&branch, 3), blocks(&branch, 1), blocks(&branch, 4)), (vec![2], vec![0, 1, 2], vec![]));
+    let mut child = over(branch);
+    write(&mut child, 2 * BLOCK, &[4; 10]);
+    let grandchild = child.take_sealed().unwrap();
+    assert_eq!(blocks(&grandchild, grandchild.floor()), [2]);
+}
+
+#[test]
+fn too_many_files_are_refused() {
+    room_above(MAX_LAYERS).unwrap();
+    let refused = room_above(MAX_LAYERS + 1).unwrap_err().to_string();
+    assert_eq!(refused, "at most 60000 layers can lie above each other, and there are 60001; merge some of them");
+    assert!(u16::try_from(MAX_LAYERS + 1).is_ok(), "each file has a number");
 }
 
 #[test]
 fn a_refusal_says_which_layer_it_was() {
-    let mut stack = Stack::new(&pattern(2 * BLOCK));
-    stack.seal(&[(0, vec![1])]);
-    stack.seal(&[(0, vec![2])]);
-    stack.0[2].set_len(5000).unwrap();
-    let error = stack.open().unwrap_err();
-    assert_eq!(error.to_string(), "layer 2 of the disk cannot be used: it is not a disk layer, or its end is missing");
-    let mut other = Stack::new(&pattern(3 * BLOCK));
-    other.0.push(stack.0.swap_remove(1));
-    assert!(matches!(other.open(), Err(LayerError::Layer { index: 1, source: LayerFault::Disk { .. } })));
-    other.0[0].set_len(MAX_DISK_BYTES + 1).unwrap();
-    assert!(matches!(other.open(), Err(LayerError::TooLarge { .. })));
+    let mut chain = Chain::new(&pattern(2 * BLOCK));
+    chain.store(&[(0, vec![1])]);
+    let mut other = Chain::new(&pattern(3 * BLOCK));
+    other.store(&[(0, vec![1])]);
+    other.layers.push(chain.layers.swap_remove(0));
+    let error = other.open().unwrap_err();
+    assert!(matches!(error, StackError::Layer { index: 2, source: LayerError::Whole { .. } }), "{error}");
+    other.image.set_len(layer::MAX_LENGTH + 1).unwrap();
+    assert!(matches!(other.open(), Err(StackError::TooLarge { .. })));
 }
 
 #[test]
 fn a_layer_that_shrinks_later_is_an_error_and_no_zeroes() {
-    let mut stack = Stack::new(&pattern(2 * BLOCK));
-    stack.seal(&[(BLOCK, vec![1; BLOCK])]);
-    let mut disk = stack.disk();
-    stack.0[1].set_len(BLOCK_BYTES).unwrap();
+    let mut chain = Chain::new(&pattern(2 * BLOCK));
+    chain.store(&[(BLOCK, vec![1; BLOCK])]);
+    let mut disk = chain.disk();
+    chain.layers[0].set_len(BLOCK_BYTES).unwrap();
     let error = disk.read_at(Buffers::from(&mut [0; 8][..]), BLOCK_BYTES).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
 }
 
-#[test]
-fn nothing_is_read_beyond_the_end_of_a_disk_with_a_short_last_block() {
-    let mut stack = Stack::new(&pattern(BLOCK + 10));
-    stack.seal(&[(BLOCK, vec![1; 10])]);
-    let mut disk = stack.disk();
-    disk.read_at(Buffers::from(&mut [0; 11][..]), BLOCK_BYTES).unwrap_err();
-    assert_eq!(read(&mut disk, BLOCK, 10), [1; 10]);
+#[derive(Clone, Debug)]
+enum Step {
+    Write {
+        offset: usize,
+        len: usize,
+        byte: u8,
+    },
+    Read {
+        offset: usize,
+        len: usize,
+    },
+    /// The disk goes on in another top.
+    Seal,
+    /// The disk is what a fork of its process makes of it.
+    Fork,
+    /// It is stored and opened again.
+    Store,
+    /// So many stored layers become one, and it is opened again.
+    Merge {
+        count: usize,
+    },
 }
 
-/// A write somewhere on the disk: where, how much, and which byte, often zero.
-fn writes() -> impl Strategy<Value = Vec<(u16, u16, u8)>> {
-    prop::collection::vec((any::<u16>(), any::<u16>(), prop_oneof![Just(0), any::<u8>()]), 0..6)
+fn step() -> impl Strategy<Value = Step> {
+    let place = (any::<u16>(), 0_usize..3 * BLOCK);
+    prop_oneof![
+        4 => (place.clone(), 0_u8..3)
+            .prop_map(|((offset, len), byte)| Step::Write { offset: offset.into(), len, byte }),
+        2 => place.prop_map(|(offset, len)| Step::Read { offset: offset.into(), len }),
+        1 => Just(Step::Seal),
+        1 => Just(Step::Fork),
+        1 => Just(Step::Store),
+        1 => (1_usize..4).prop_map(|count| Step::Merge { count }),
+    ]
+}
+
+/// Stores what is new of a disk and opens the whole chain again.
+fn store(chain: &mut Chain, disk: &CowDisk) -> CowDisk {
+    chain.layers.push(file(&[]));
+    disk.write_layer(chain.layers.last().unwrap()).unwrap();
+    chain.disk()
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
-
     #[test]
-    fn a_stack_behaves_like_memory_at_any_depth(
-        len in 1_usize..9 * BLOCK,
-        generations in prop::collection::vec(writes(), 1..=9),
+    fn whatever_is_done_it_behaves_like_memory(
+        len in 1_usize..10 * BLOCK,
+        steps in prop::collection::vec(step(), 0..40),
     ) {
-        let place = |(offset, count, byte): (u16, u16, u8)| {
-            let offset = usize::from(offset) % len;
-            (offset, vec![byte; usize::from(count) % (len - offset).min(2 * BLOCK + 1)])
-        };
-        let (mut model, mut stack) = (pattern(len), Stack::new(&pattern(len)));
-        for (depth, generation) in generations.into_iter().enumerate() {
-            let before = stack.contents();
-            prop_assert_eq!(stack.open().unwrap().depth(), depth);
-            prop_assert_eq!(&read(&mut stack.disk(), 0, len), &model);
-            let writes: Vec<_> = generation.into_iter().map(place).collect();
-            stack.seal(&writes);
-            for (offset, bytes) in writes {
-                model[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        let mut model = pattern(len);
+        let mut chain = Chain::new(&model);
+        let mut disk = chain.disk();
+        let part = |offset: usize, count: usize| offset % len..(offset % len + count).min(len);
+        for step in steps {
+            match step {
+                Step::Write { offset, len, byte } => {
+                    let part = part(offset, len);
+                    write(&mut disk, part.start, &vec![byte; part.len()]);
+                    model[part].fill(byte);
+                }
+                Step::Read { offset, len } => {
+                    let part = part(offset, len);
+                    prop_assert_eq!(&read(&mut disk, part.start, part.len()), &model[part]);
+                }
+                Step::Seal => seal(&disk),
+                Step::Fork => {
+                    let layers = disk.take_sealed().unwrap();
+                    // What is below it must be stored for what is above to be a layer.
+                    chain.layers.push(file(&[]));
+                    layers.write_layer(layers.floor(), chain.layers.last().unwrap()).unwrap();
+                    disk = over(layers);
+                }
+                Step::Store => disk = store(&mut chain, &disk),
+                Step::Merge { count } => {
+                    store(&mut chain, &disk);
+                    chain.merge(count);
+                    disk = chain.disk();
+                }
             }
-            let mut top = stack.disk();
-            prop_assert_eq!(&read(&mut top, 0, len), &model);
-            // What is written now is nobody else's.
-            write(&mut top, 0, &vec![0xee; len]);
-            prop_assert_eq!(&stack.contents()[..=depth], &before[..]);
+            prop_assert!(read(&mut disk, 0, len) == model);
         }
-    }
-
-    #[test]
-    fn a_layer_has_what_its_map_says(map in any::<[u8; 16]>()) {
-        let count = map.iter().map(|byte| u64::from(byte.count_ones())).sum();
-        let layer = tempfile::tempfile().unwrap();
-        layer.write_all_at(&layer::forge(128 * BLOCK_BYTES, &map, count), 128 * BLOCK_BYTES).unwrap();
-        let layers = Layers::open(vec![file(&[1; 128 * BLOCK]), layer]).unwrap();
-        for block in 0..128 {
-            let bit = map[usize::try_from(block / 8).unwrap()] >> (block % 8) & 1;
-            prop_assert_eq!(layers.owner(block), bit);
+        store(&mut chain, &disk);
+        for layer in chain.layers() {
+            layer.check(|_| {}).unwrap();
         }
-    }
-
-    #[test]
-    fn any_file_is_answered(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        crate::fuzzing::layers(&bytes);
+        prop_assert!(read(&mut chain.disk(), 0, len) == model);
+        prop_assert_eq!(contents(&chain.image), pattern(len), "the image is never written");
     }
 }
