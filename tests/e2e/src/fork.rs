@@ -5,8 +5,6 @@
 //! children    a fork that a test owns, and what tests ask of a child
 //! own         a place where a test has a template of its own, to be killed or starved
 //! ```
-//!
-//! Limits on a child's memory are not tested here: a VM has none but its size.
 
 mod children;
 mod own;
@@ -17,6 +15,7 @@ pub(crate) mod damage;
 pub(crate) mod deaths;
 pub(crate) mod identity;
 pub(crate) mod leaks;
+pub(crate) mod limits;
 pub(crate) mod state;
 
 pub(crate) use parents::{Parent, Parents};

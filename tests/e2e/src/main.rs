@@ -49,7 +49,8 @@ const VM_TESTS: &[&[Test]] = &[
     fork::damage::TESTS,
 ];
 /// The same, but each alone: they take all there is, or would take for theirs what others leave.
-const LONE_TESTS: &[&[Test]] = &[fork::identity::TESTS, fork::deaths::LONE_TESTS, fork::leaks::TESTS];
+const LONE_TESTS: &[&[Test]] =
+    &[fork::identity::TESTS, fork::deaths::LONE_TESTS, fork::limits::TESTS, fork::leaks::TESTS];
 /// Tests of the command line and the emulated host as a user has them before him.
 const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS];
 

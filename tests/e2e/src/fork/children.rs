@@ -35,12 +35,23 @@ impl Children {
 
     /// So many children of a snapshot, in a place of the test's own.
     pub(crate) fn fork_in(dirs: &Dirs, tag: &Tag, count: usize, lifetime: Lifetime) -> Result<Self> {
+        Self::fork_limited(dirs, tag, count, lifetime, Limits::default())
+    }
+
+    /// The same, each held to these limits.
+    pub(crate) fn fork_limited(
+        dirs: &Dirs,
+        tag: &Tag,
+        count: usize,
+        lifetime: Lifetime,
+        limits: Limits,
+    ) -> Result<Self> {
         let spec = ForkSpec {
             tag: tag.clone(),
             children: vec![ChildOptions::default(); count],
             lifetime,
             results: Results::AllOrNothing,
-            limits: Limits::default(),
+            limits,
             limit: FORK_LIMIT,
             cancel: None,
         };

@@ -1,15 +1,17 @@
 //! Forking and killing leaves everything as it was. Alone in its process: whatever changes is a leak.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use engine::Lifetime;
+use engine::{Lifetime, Limits, MemoryLimit};
 
 use super::Parent;
 use super::children::{Children, Py};
+use super::limits::groups;
 use super::own::Own;
 use crate::Test;
 use crate::host::{Host, Sh};
@@ -21,6 +23,9 @@ pub(crate) const TESTS: &[Test] = &[("fork::leaks_nothing", leaks_nothing)];
 /// How long the kernel may take to be done with what ended.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// A limit that nobody comes near.
+const GENEROUS_MIB: u64 = 1024;
+
 /// All that a fork uses.
 #[derive(Debug, PartialEq, Eq)]
 struct Used {
@@ -28,6 +33,8 @@ struct Used {
     files: BTreeSet<String>,
     sockets: Vec<String>,
     mounts: String,
+    /// The children's control groups.
+    groups: BTreeSet<OsString>,
     /// Descriptors of this process and of the template.
     descriptors: [usize; 2],
 }
@@ -49,6 +56,7 @@ impl Used {
             files,
             sockets,
             mounts: fs::read_to_string("/proc/self/mountinfo")?,
+            groups: groups(),
             descriptors: [std::process::id(), template].map(descriptors),
         })
     }
@@ -71,8 +79,12 @@ fn leaks_nothing(host: &Host) -> Result<()> {
     // The first makes what stays: the directory of all directories and its lock.
     drop(own.fork(1)?);
     let before = Used::now(&own, template)?;
-    for lifetime in [Lifetime::Connection, Lifetime::Detached] {
-        let children = Children::fork_in(&own.dirs, &own.tag, 8, lifetime)?;
+    let limited = Limits { memory: Some(MemoryLimit::try_from(GENEROUS_MIB)?) };
+    let unlimited = Limits::default();
+    for (lifetime, limits) in
+        [(Lifetime::Connection, unlimited), (Lifetime::Detached, unlimited), (Lifetime::Detached, limited)]
+    {
+        let children = Children::fork_limited(&own.dirs, &own.tag, 8, lifetime, limits)?;
         for child in children.iter() {
             child.py("word")?;
             child.sh("echo word > /etc/whose && sync")?;

@@ -1,0 +1,116 @@
+//! Limits hold, one by one: who needs too much is ended, the others do not notice, and whoever asks is told why.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use engine::{Child, Death, FindError, find, kill_many, sweep};
+use serde_json::Value;
+
+use super::Parent;
+use super::children::Py;
+use crate::Test;
+use crate::host::{Host, Sh};
+use crate::world::{names, vmms_in, wait_until};
+
+/// To be run when nothing else runs: any other fork sweeps what the dead left, and with it what they died of.
+pub(crate) const TESTS: &[Test] = &[("fork::memory_limit", memory_limit)];
+
+const LIMIT_MIB: u64 = 96;
+/// Where the children's groups are on the hosts that tests run on.
+const GROUPS: &str = "/sys/fs/cgroup/forkd";
+/// How long what was ended may take to be gone.
+const TIDY: Duration = Duration::from_secs(30);
+/// Grows until it is ended; less than the guest has is more than the limit allows.
+const GREED: &str = "hoard = [bytearray(b'x' * (1 << 20)) for _ in range(200)]";
+
+/// What of these is a child's.
+fn of_children(dir: &Path) -> BTreeSet<OsString> {
+    names(dir).into_iter().filter(|name| name.to_string_lossy().starts_with("sb-")).collect()
+}
+
+/// The children's control groups.
+pub(super) fn groups() -> BTreeSet<OsString> {
+    of_children(Path::new(GROUPS))
+}
+
+fn group(child: &Child) -> PathBuf {
+    Path::new(GROUPS).join(child.id())
+}
+
+/// All that could be left: directories, processes and groups.
+fn traces(host: &Host) -> (BTreeSet<OsString>, BTreeSet<u32>, BTreeSet<OsString>) {
+    let vms = host.dirs.run.join("vms");
+    (of_children(&vms), vmms_in(&vms), groups())
+}
+
+fn forkd(host: &Host, words: &[&str]) -> Result<Output> {
+    Ok(host.forkd().args(words).output()?)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn memory_limit(host: &Host) -> Result<()> {
+    let tag = host.parent(Parent::Warm)?;
+    sweep(&host.dirs)?;
+    let before = traces(host);
+    let limit = LIMIT_MIB.to_string();
+    let forked = forkd(host, &["fork", "--tag", tag.as_str(), "-n", "3", "--memory-limit-mib", &limit, "--json"])?;
+    ensure!(forked.status.success(), "{}", said(&forked));
+    let report: Value = serde_json::from_slice(&forked.stdout)?;
+    let ids = report["children"].as_array().into_iter().flatten().filter_map(|child| child["id"].as_str());
+    let children = ids.map(|id| find(id, &host.dirs)).collect::<Result<Vec<_>, _>>()?;
+    let held = are_limited(host, &children).and_then(|()| one_is_greedy(host, &children));
+    // Whatever became of it, none is left.
+    kill_many(&children).into_iter().collect::<Result<Vec<_>, _>>()?;
+    held?;
+    wait_until("a tidy host", TIDY, || traces(host) == before)
+        .with_context(|| format!("before: {before:?}\nafter: {:?}", traces(host)))
+}
+
+fn are_limited(host: &Host, children: &[Child]) -> Result<()> {
+    let listed = forkd(host, &["ls", "--json"])?;
+    let listed: Vec<Value> = serde_json::from_slice(&listed.stdout)?;
+    for child in children {
+        let pid = child.pid()?.context("its process")?;
+        let member = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+        ensure!(member.lines().any(|line| line == format!("0::/forkd/{}", child.id())), "{member}");
+        let set = |file: &str| fs::read_to_string(group(child).join(file));
+        ensure!(set("memory.max")?.trim() == (LIMIT_MIB << 20).to_string(), "{}", set("memory.max")?);
+        ensure!(set("memory.oom.group")?.trim() == "1" && set("memory.swap.max")?.trim() == "0");
+        let row = listed.iter().find(|row| row["id"] == child.id()).context("it is not listed")?;
+        ensure!(row["memory_limit_mib"] == LIMIT_MIB, "{row}");
+    }
+    Ok(())
+}
+
+fn one_is_greedy(host: &Host, children: &[Child]) -> Result<()> {
+    let [greedy, others @ ..] = children else { anyhow::bail!("no children") };
+    let named = format!("sandbox {} ran out of its memory limit of {LIMIT_MIB} MiB", greedy.id());
+    // Who speaks with it when it dies is told why, and so are those who come later.
+    for words in
+        [&["eval", greedy.id(), GREED][..], &["ping", greedy.id()], &["exec", "--child", greedy.id(), "--", "true"]]
+    {
+        let output = forkd(host, words)?;
+        ensure!(output.status.code() == Some(1) && said(&output).contains(&named), "{words:?}: {output:?}");
+    }
+    ensure!(matches!(greedy.cause_of_death(), Some(Death::OutOfMemory { limit, .. }) if limit.mib() == LIMIT_MIB));
+    for child in others {
+        ensure!(child.py("word")? == "'parent'" && child.cause_of_death().is_none());
+        child.sh("echo mine > /etc/whose && sync && grep -q mine /etc/whose")?;
+    }
+    sweep(&host.dirs)?;
+    ensure!(!group(greedy).exists(), "the group of the dead one is left");
+    ensure!(matches!(find(greedy.id(), &host.dirs), Err(FindError::Unknown { .. })));
+    for child in others {
+        let killed = forkd(host, &["kill", "--child", child.id()])?;
+        ensure!(killed.status.success() && !group(child).exists(), "{killed:?}");
+    }
+    Ok(())
+}
