@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use proto::control::{
-    ControlSocket, DiskAccess, DiskSpec, FromVmm, LayerCount, Lifetime, LoadSpec, NetSpec, ToVmm, VmSpec, VsockSpec,
+    ControlSocket, DiskAccess, DiskBase, DiskLayers, DiskSpec, FromVmm, LayerCount, Lifetime, LoadSpec, NetSpec, ToVmm,
+    VmSpec, VsockSpec,
 };
 use types::{GuestMemorySize, VcpuCount};
 
@@ -85,8 +86,9 @@ pub fn freeze(vmm: &Path, dir: &Path, shape: Shape, tap: Option<BorrowedFd<'_>>)
     for disk in 0..shape.disks {
         files.extend([image.clone(), dir.join(format!("layer{disk}"))]);
     }
-    let two = LayerCount::new(2).context("two layers")?;
-    Ok(Frozen { files, load: LoadSpec { disks: vec![two; shape.disks], tops: dir.into() }, net: shape.net })
+    let disk = DiskLayers { base: DiskBase::Image, layers: 1 };
+    let load = LoadSpec { memory: LayerCount::MIN, disks: vec![disk; shape.disks], tops: dir.into() };
+    Ok(Frozen { files, load, net: shape.net })
 }
 
 fn spec(dir: &Path, kernel: PathBuf, image: &Path, shape: Shape) -> VmSpec {

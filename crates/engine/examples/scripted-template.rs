@@ -13,7 +13,9 @@ use std::process::{Command, Stdio, exit};
 use std::thread;
 
 use proto::codec::{read_message, write_message};
-use proto::control::{ChildSpec, ControlSocket, ForkedChild, FromVmm, Lifetime, Outcome, RefusalCode, ToVmm};
+use proto::control::{
+    ChildSpec, ControlSocket, DiskBase, DiskLayers, ForkedChild, FromVmm, Lifetime, Outcome, RefusalCode, ToVmm,
+};
 use proto::guest::{AgentHello, ErrorCode, GENERATION, Renewed, Reply, Request};
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -54,7 +56,8 @@ fn serve(name: &str, connection: &ControlSocket) -> Result<(), Anything> {
             }
             ToVmm::Load(_) if name == "dies-loading" => exit(3),
             ToVmm::Load(spec) => {
-                let expected = 2 + spec.disks.iter().map(|layers| usize::from(layers.get())).sum::<usize>();
+                let of_disk = |disk: &DiskLayers| usize::from(disk.layers) + usize::from(disk.base == DiskBase::Image);
+                let expected = 1 + usize::from(spec.memory.get()) + spec.disks.iter().map(of_disk).sum::<usize>();
                 assert_eq!(fds.len(), expected, "state, memory and the layers");
                 connection.send(&FromVmm::Loaded { setup_us: 1 }, &[])?;
             }

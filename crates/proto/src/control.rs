@@ -21,8 +21,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use messages::{
-    ChildDescriptor, ChildSpec, DiskAccess, DiskSpec, ForkedChild, FromVmm, LayerCount, Lifetime, LoadSpec, NetSpec,
-    Outcome, RefusalCode, ToVmm, VmSpec, VsockSpec,
+    ChildDescriptor, ChildSpec, DiskAccess, DiskBase, DiskLayers, DiskSpec, Extent, ForkedChild, FromVmm, LayerCount,
+    Lifetime, LoadSpec, NetSpec, Outcome, RefusalCode, ToVmm, VmSpec, VsockSpec, WriteSpec,
 };
 
 /// The largest packet either side sends.

@@ -59,16 +59,18 @@ impl Controls {
         Ok(connection)
     }
 
-    /// Lets the next caller in. With too many inside already, it waits in the queue of the socket until one has left.
-    pub(crate) fn accept(&mut self) -> io::Result<()> {
-        let Some(listener) = &self.listener else { return Ok(()) };
-        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => {
-                self.adopt(socket.into())?;
-                self.watch_listener_if(Room::Left)
-            }
+    /// Lets the next caller in. With too many inside already, it waits in the queue of the socket until one has left; and
+    /// so it does when the host has no descriptor for it, which must not end what runs here.
+    pub(crate) fn accept(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        let accepted = rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        let adopted = match accepted {
+            Ok(socket) => self.adopt(socket.into()).and_then(|_| self.watch_listener_if(Room::Left)),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => Ok(()),
             Err(error) => Err(error.into()),
+        };
+        if let Err(error) = adopted {
+            log::warn!("a caller was not let in: {error}");
         }
     }
 

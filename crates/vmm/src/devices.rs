@@ -57,8 +57,8 @@ impl DevicesError {
     }
 }
 
-/// A disk before it is a device.
-#[derive(Debug)]
+/// A disk, beside the device made of it: both are the same disk.
+#[derive(Clone, Debug)]
 pub(crate) enum Disk {
     /// An image the guest only reads.
     ReadOnly(RawDisk),
@@ -81,13 +81,13 @@ pub(crate) struct Parts {
     pub(crate) vsock: PathBuf,
 }
 
-/// The devices of a VM, and its writable disks once more: their tops are written down when it is frozen.
+/// The devices of a VM, and its disks once more: what was written to them is sealed when it is frozen or branched.
 #[derive(Debug)]
 pub(crate) struct Devices {
     /// In the order of their register pages.
     pub(crate) virtio: Vec<Box<dyn Device>>,
-    /// In the order of the disks.
-    pub(crate) tops: Vec<CowDisk>,
+    /// In order.
+    pub(crate) disks: Vec<Disk>,
 }
 
 impl Parts {
@@ -100,14 +100,10 @@ impl Parts {
     /// Makes the devices.
     pub(crate) fn build(mut self) -> Result<Devices, DevicesError> {
         let mut virtio: Vec<Box<dyn Device>> = Vec::new();
-        let mut tops = Vec::new();
-        for (index, disk) in self.disks.into_iter().enumerate() {
+        for (index, disk) in self.disks.iter().enumerate() {
             let backend: Box<dyn Backend> = match disk {
-                Disk::ReadOnly(disk) => Box::new(disk),
-                Disk::Private(disk) => {
-                    tops.push(disk.clone());
-                    Box::new(disk)
-                }
+                Disk::ReadOnly(disk) => Box::new(disk.clone()),
+                Disk::Private(disk) => Box::new(disk.clone()),
             };
             virtio.push(Box::new(Block::new(backend, &format!("forkd-disk-{index}"))));
         }
@@ -123,7 +119,7 @@ impl Parts {
         if virtio.len() > VIRTIO_DEVICES_MAX as usize {
             return Err(DevicesError::TooMany { count: virtio.len() });
         }
-        Ok(Devices { virtio, tops })
+        Ok(Devices { virtio, disks: self.disks })
     }
 }
 

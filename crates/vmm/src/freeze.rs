@@ -1,4 +1,4 @@
-//! Writing a running VM down: park its vCPUs, take everything at that one instant, write it out.
+//! Taking a running VM at one instant, and writing it down for good.
 
 use std::fs::File;
 use std::io;
@@ -8,11 +8,28 @@ use std::time::Instant;
 use proto::control::FromVmm;
 
 use crate::bus::lock;
+use crate::devices::Disk;
 use crate::frozen::file::{self, StateFileError};
 use crate::frozen::{Frozen, memory};
 use crate::parking::ParkError;
 use crate::vm::Vm;
+use crate::x86::vcpu_state::VcpuStateV1;
 use crate::x86::vm_state::VmStateV1;
+
+/// Why a VM's state could not be taken; it runs on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CaptureError {
+    /// The vCPUs did not stop.
+    #[error(transparent)]
+    Park(#[from] ParkError),
+    /// KVM does not say what it knows.
+    #[error("the VM's own state cannot be taken: {source}")]
+    Kvm {
+        /// What KVM says.
+        #[from]
+        source: kvm_ioctls::Error,
+    },
+}
 
 /// Why a VM could not be written down.
 #[derive(Debug, thiserror::Error)]
@@ -25,17 +42,10 @@ pub(crate) enum FreezeError {
         /// How many the VM needs.
         expected: usize,
     },
-    /// The vCPUs did not stop.
+    /// Its state cannot be taken.
     #[error(transparent)]
-    Park(#[from] ParkError),
-    /// KVM does not say what it knows.
-    #[error("the VM's own state cannot be taken: {source}")]
-    Kvm {
-        /// What KVM says.
-        #[from]
-        source: kvm_ioctls::Error,
-    },
-    /// The memory image.
+    Capture(#[from] CaptureError),
+    /// The memory.
     #[error("the memory cannot be written: {source}")]
     Memory {
         /// What the system says.
@@ -55,52 +65,58 @@ pub(crate) enum FreezeError {
 }
 
 impl Vm {
-    /// Stops the VM and writes it into these files: state, memory, and a layer per writable disk. After an error the VM
-    /// runs on; after success it must not.
-    pub(crate) fn freeze(&self, files: Vec<OwnedFd>) -> Result<FromVmm, FreezeError> {
-        let files: Vec<File> = files.into_iter().map(File::from).collect();
-        let expected = 2 + self.tops.len();
-        let (2.., [state, memory, layers @ ..]) = (files.len(), &files[..]) else {
-            return Err(FreezeError::Files { found: files.len(), expected });
-        };
-        if layers.len() != self.tops.len() {
-            return Err(FreezeError::Files { found: files.len(), expected });
-        }
-        let begun = Instant::now();
+    /// Stops the vCPUs and takes everything but the contents of memory and disks. This thread is the one that serves the
+    /// devices, so nothing moves until [`crate::parking::Parking::resume`]. After an error they run on.
+    pub(crate) fn capture(&self) -> Result<Frozen, CaptureError> {
         let vcpus = self.parking.park(&self.threads)?;
-        let written = self.write(begun, vcpus, state, memory, layers);
-        if written.is_err() {
+        let captured = self.capture_parked(vcpus);
+        if captured.is_err() {
             self.parking.resume();
         }
-        written
+        captured
     }
 
-    /// The vCPUs are parked, and this thread is the one that serves the devices: nothing moves.
-    fn write(
-        &self,
-        begun: Instant,
-        vcpus: Vec<crate::x86::vcpu_state::VcpuStateV1>,
-        state: &File,
-        memory: &File,
-        layers: &[File],
-    ) -> Result<FromVmm, FreezeError> {
-        let mut frozen = Frozen {
+    fn capture_parked(&self, vcpus: Vec<VcpuStateV1>) -> Result<Frozen, CaptureError> {
+        Ok(Frozen {
             shape: self.shape.clone(),
             vm: VmStateV1::capture(&self.fd)?,
             vcpus,
             devices: self.devices.transports.iter().map(|transport| lock(transport).state()).collect(),
             serial: self.bus.ports.state(),
-            memory: memory::MemoryMapV1::default(),
-        };
-        let pause_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        frozen.memory =
-            memory::write(&self.mem, self.backing, memory).map_err(|source| FreezeError::Memory { source })?;
-        let mut disk_bytes = 0;
-        for (disk, (top, layer)) in self.tops.iter().zip(layers).enumerate() {
-            let written = top.write_layer(layer).map_err(|source| FreezeError::Disk { disk, source })?;
-            disk_bytes += written.stats.data_bytes;
+        })
+    }
+
+    /// Stops the VM and writes it into these files: state, memory, and a layer per writable disk. After an error the VM
+    /// runs on; after success it must not.
+    pub(crate) fn freeze(&self, files: Vec<OwnedFd>) -> Result<FromVmm, FreezeError> {
+        let files: Vec<File> = files.into_iter().map(File::from).collect();
+        let private = self.disks.iter().filter(|disk| matches!(disk, Disk::Private(_))).count();
+        let (found, expected) = (files.len(), 2 + private);
+        let [state, memory, layers @ ..] = &files[..] else { return Err(FreezeError::Files { found, expected }) };
+        if layers.len() != private {
+            return Err(FreezeError::Files { found, expected });
         }
-        file::write(&frozen, state)?;
-        Ok(FromVmm::Frozen { pause_us, memory_bytes: frozen.memory.bytes(), disk_bytes })
+        let begun = Instant::now();
+        let frozen = self.capture()?;
+        let pause_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let written = self.write(&frozen, state, memory, layers);
+        if written.is_err() {
+            self.parking.resume();
+        }
+        written.map(|(memory_bytes, disk_bytes)| FromVmm::Frozen { pause_us, memory_bytes, disk_bytes })
+    }
+
+    fn write(&self, frozen: &Frozen, state: &File, memory: &File, layers: &[File]) -> Result<(u64, u64), FreezeError> {
+        let memory_bytes = memory::write_all(&self.ram, memory).map_err(|source| FreezeError::Memory { source })?;
+        let mut disk_bytes = 0;
+        let private = self.disks.iter().filter_map(|disk| match disk {
+            Disk::Private(disk) => Some(disk),
+            Disk::ReadOnly(_) => None,
+        });
+        for (disk, (top, layer)) in private.zip(layers).enumerate() {
+            disk_bytes += top.write_layer(layer).map_err(|source| FreezeError::Disk { disk, source })?.stats.data_bytes;
+        }
+        file::write(frozen, state)?;
+        Ok((memory_bytes, disk_bytes))
     }
 }

@@ -1,6 +1,6 @@
-//! A VM at one instant, as plain data: what it is, its vCPUs, its devices, and where its memory is not zero.
+//! A VM at one instant, as plain data: what it is, its vCPUs and its devices.
 //!
-//! The memory itself is a file beside it (see [`memory`]), the disks' contents are layers. [`file`] writes all of this
+//! The contents of its memory and disks are layers (see [`memory`] and [`layer`]). [`file`] writes all of this
 //! down with a header that a person can read, and takes nothing back that is not exactly what was written.
 
 pub(crate) mod file;
@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use types::{GuestMemorySize, VcpuCount};
 use virtio::{DeviceState, TransportStateV1};
 
-use crate::frozen::memory::MemoryMapV1;
 use crate::ports::SerialStateV1;
 use crate::x86::vcpu_state::VcpuStateV1;
 use crate::x86::vm_state::VmStateV1;
@@ -46,7 +45,6 @@ pub(crate) struct Frozen {
     pub(crate) vcpus: Vec<VcpuStateV1>,
     pub(crate) devices: Vec<TransportStateV1>,
     pub(crate) serial: SerialStateV1,
-    pub(crate) memory: MemoryMapV1,
 }
 
 impl Frozen {
@@ -58,7 +56,6 @@ impl Frozen {
         if !self.devices_fit() {
             return Err("its devices are not those it says it has".to_owned());
         }
-        self.memory.check(self.shape.memory)?;
         match self.vcpus.iter().find_map(|vcpu| vcpu.misses(offered)) {
             Some(why) => Err(why),
             None => Ok(()),

@@ -27,7 +27,7 @@ mod tests {
 
     #[test]
     fn no_two_ids_are_the_same() {
-        let mem = crate::memory::map("128M".parse().unwrap()).unwrap();
+        let mem = crate::memory::map("128M".parse().unwrap()).unwrap().mem;
         let mut ids = vec![[0; LEN]];
         for _ in 0..2 {
             write_new(&mem).unwrap();

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     fn memory() -> GuestMem {
-        crate::memory::map("128M".parse().unwrap()).unwrap()
+        crate::memory::map("128M".parse().unwrap()).unwrap().mem
     }
 
     fn file(bytes: &[u8]) -> tempfile::NamedTempFile {

@@ -20,6 +20,7 @@ use serve::ServeError;
 
 mod assembly;
 mod bounded_log;
+mod branch;
 mod bus;
 mod console;
 mod controls;
@@ -32,6 +33,7 @@ mod host_file;
 mod kernel;
 mod layout;
 mod limits;
+mod load;
 mod memory;
 mod parking;
 mod ports;
@@ -44,6 +46,7 @@ mod sys;
 mod template;
 mod vcpu;
 mod vm;
+mod write;
 mod x86;
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's main speaks to whoever started it")]

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 use proto::control::RefusalCode;
 use types::GuestMemorySize;
@@ -46,28 +47,34 @@ pub(crate) fn ranges(size: GuestMemorySize) -> Vec<(u64, u64)> {
     if bytes <= HOLE { vec![(0, bytes)] } else { vec![(0, HOLE), (HOLE_END, bytes - HOLE)] }
 }
 
-/// What is behind memory that was not written yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backing {
-    /// Zeroes.
-    Anonymous,
-    /// A memory image.
-    Image,
+/// A guest's memory.
+#[derive(Clone, Debug)]
+pub(crate) struct GuestRam {
+    /// As this process has it.
+    pub(crate) mem: GuestMem,
+    /// What is behind pages that were never written: an image, or zeroes.
+    pub(crate) image: Option<Arc<File>>,
 }
 
-/// Maps the memory image of a guest of this size. The file must be as long as [`crate::frozen::memory::file_len`] says.
-pub(crate) fn map_image(size: GuestMemorySize, image: &File) -> Result<GuestMem, MemoryError> {
-    map_with(size, |start, len| sys::ram::map_image(len, image, start))
+/// Maps the memory image of a guest of this size. The file must be as long as [`file_len`] says.
+pub(crate) fn map_image(size: GuestMemorySize, image: File) -> Result<GuestRam, MemoryError> {
+    let mem = map_with(size, |start, len| sys::ram::map_image(len, &image, start))?;
+    Ok(GuestRam { mem, image: Some(Arc::new(image)) })
+}
+
+/// How long the file of a guest's memory is at least.
+pub(crate) fn file_len(size: GuestMemorySize) -> u64 {
+    ranges(size).last().map_or(0, |(start, len)| start + len)
 }
 
 /// Maps a guest's memory. Nothing is reserved: a page costs the host memory when the guest first writes it.
-pub(crate) fn map(size: GuestMemorySize) -> Result<GuestMem, MemoryError> {
+pub(crate) fn map(size: GuestMemorySize) -> Result<GuestRam, MemoryError> {
     let info = rustix::system::sysinfo();
     let host_bytes = (info.totalram.saturating_add(info.totalswap)).saturating_mul(u64::from(info.mem_unit));
     if size.bytes() > host_bytes {
         return Err(MemoryError::TooMuch { asked: size, host_mib: host_bytes >> 20 });
     }
-    map_with(size, |_, len| sys::ram::map(len))
+    Ok(GuestRam { mem: map_with(size, |_, len| sys::ram::map(len))?, image: None })
 }
 
 fn map_with(
@@ -100,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_small_guest_is_mapped_and_an_impossible_one_refused() {
-        assert_eq!(map(GuestMemorySize::MIN).unwrap().last_addr(), GuestAddress((128 << 20) - 1));
+        assert_eq!(map(GuestMemorySize::MIN).unwrap().mem.last_addr(), GuestAddress((128 << 20) - 1));
         assert!(matches!(map(GuestMemorySize::MAX), Err(MemoryError::TooMuch { .. })));
     }
 }

@@ -78,7 +78,7 @@ fn unopened(error: kvm_ioctls::Error) -> Report {
 
 fn run_guest(kvm: &Kvm) -> Result<Duration, String> {
     let said = |what: &'static str| move |error: kvm_ioctls::Error| format!("{what}: {error}");
-    let mem = memory::map(types::GuestMemorySize::MIN).map_err(|error| error.to_string())?;
+    let mem = memory::map(types::GuestMemorySize::MIN).map_err(|error| error.to_string())?.mem;
     let vm = kvm.create_vm().map_err(said("KVM_CREATE_VM"))?;
     vm.set_tss_address(layout::TSS).map_err(said("KVM_SET_TSS_ADDR"))?;
     vm.set_identity_map_address(layout::IDENTITY_MAP).map_err(said("KVM_SET_IDENTITY_MAP_ADDR"))?;

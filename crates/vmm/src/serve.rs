@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use proto::control::{ControlError, ControlSocket, FromVmm, Lifetime, Outcome, RefusalCode, ToVmm, VmSpec};
 
+use crate::branch::{self, BranchError, Branched, Seed};
 use crate::controls::{Controls, Heard};
 use crate::events::{Event, Events};
 use crate::ports::Ending;
@@ -30,6 +31,9 @@ pub(crate) enum ServeError {
         #[from]
         source: io::Error,
     },
+    /// A copy of the VM could not become a template.
+    #[error(transparent)]
+    Branch(#[from] BranchError),
 }
 
 /// Waits for a specification, runs the VM, reports its end.
@@ -95,15 +99,18 @@ pub(crate) enum Owner {
 impl Running {
     /// Runs the VM, and tells everybody how it ended.
     pub(crate) fn until_the_end(mut self) -> Result<(), ServeError> {
-        if let Some(outcome) = self.run()? {
-            log::info!("ended: {outcome:?}");
-            self.controls.tell_all(&FromVmm::Ended { outcome });
+        match self.run()? {
+            Over::Ended(outcome) => {
+                log::info!("ended: {outcome:?}");
+                self.controls.tell_all(&FromVmm::Ended { outcome });
+                Ok(())
+            }
+            Over::Frozen => Ok(()),
+            Over::Copied(seed) => branch::become_template(self, *seed),
         }
-        Ok(())
     }
 
-    /// How the VM ended; `None` when it was frozen.
-    fn run(&mut self) -> Result<Option<Outcome>, ServeError> {
+    fn run(&mut self) -> Result<Over, ServeError> {
         let mut ready = Vec::new();
         loop {
             self.reactor.wait(&mut ready)?;
@@ -113,44 +120,62 @@ impl Running {
                     Source::Host { device, token } => self.vm.host_ready(device, token, *readiness),
                     Source::Events => {
                         if let Some(event) = self.events.first() {
-                            return Ok(Some(self.outcome(event)));
+                            return Ok(Over::Ended(self.outcome(event)));
                         }
                     }
-                    Source::Asker => return Ok(Some(Outcome::Stopped)),
-                    Source::Listener => self.controls.accept()?,
-                    Source::Control { connection } => match self.obey(connection)? {
-                        Obeyed::Stopped => return Ok(Some(Outcome::Stopped)),
-                        Obeyed::Frozen => return Ok(None),
-                        Obeyed::Done => {}
-                    },
+                    Source::Asker => return Ok(Over::Ended(Outcome::Stopped)),
+                    Source::Listener => self.controls.accept(),
+                    Source::Control { connection } => {
+                        if let Some(over) = self.obey(connection)? {
+                            return Ok(over);
+                        }
+                    }
                 }
             }
         }
     }
 
-    fn obey(&mut self, connection: u32) -> Result<Obeyed, ServeError> {
+    /// Does what one of them says; an answer means that this process's part in the VM is over.
+    fn obey(&mut self, connection: u32) -> Result<Option<Over>, ServeError> {
         match self.controls.hear(connection) {
             Heard::Gone if matches!(self.owner, Owner::Connection(owner) if owner == connection) => {
-                return Ok(Obeyed::Stopped);
+                return Ok(Some(Over::Ended(Outcome::Stopped)));
             }
             Heard::Gone | Heard::Nothing => {}
-            Heard::Said(ToVmm::Stop, _) => return Ok(Obeyed::Stopped),
+            Heard::Said(ToVmm::Stop, _) => return Ok(Some(Over::Ended(Outcome::Stopped))),
             Heard::Said(ToVmm::PowerButton, _) => self.vm.press_power_button()?,
-            Heard::Said(ToVmm::Freeze, files) => match self.vm.freeze(files) {
-                Ok(frozen) => {
-                    self.controls.tell(connection, &frozen);
-                    return Ok(Obeyed::Frozen);
-                }
-                Err(error) => {
-                    log::warn!("not frozen: {error}");
-                    self.controls.tell(connection, &FromVmm::FreezeFailed { message: error.to_string() });
-                }
-            },
-            Heard::Said(ToVmm::Boot(_) | ToVmm::Load(_) | ToVmm::Spawn { .. }, _) => {
+            Heard::Said(ToVmm::Freeze, files) => return Ok(self.freeze(connection, files)),
+            Heard::Said(ToVmm::Branch, files) => return Ok(self.branch(connection, files)),
+            Heard::Said(ToVmm::Boot(_) | ToVmm::Load(_) | ToVmm::Spawn { .. } | ToVmm::Write(_), _) => {
                 log::warn!("connection {connection} said what is not for a running VM");
             }
         }
-        Ok(Obeyed::Done)
+        Ok(None)
+    }
+
+    fn freeze(&mut self, connection: u32, files: Vec<OwnedFd>) -> Option<Over> {
+        let (told, over) = match self.vm.freeze(files) {
+            Ok(frozen) => (frozen, Some(Over::Frozen)),
+            Err(error) => {
+                log::warn!("not frozen: {error}");
+                (FromVmm::FreezeFailed { message: error.to_string() }, None)
+            }
+        };
+        self.controls.tell(connection, &told);
+        over
+    }
+
+    fn branch(&mut self, connection: u32, files: Vec<OwnedFd>) -> Option<Over> {
+        let told = match self.vm.branch(files) {
+            Ok(Branched::Template(seed)) => return Some(Over::Copied(seed)),
+            Ok(Branched::Source(branched)) => branched,
+            Err(error) => {
+                log::warn!("not branched: {error}");
+                FromVmm::BranchFailed { message: error.to_string() }
+            }
+        };
+        self.controls.tell(connection, &told);
+        None
     }
 
     /// A restart asked for after a panic is the panic's doing.
@@ -167,10 +192,13 @@ impl Running {
     }
 }
 
-/// What came of a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Obeyed {
-    Done,
-    Stopped,
+/// Why a process has nothing to do with its VM any more.
+#[derive(Debug)]
+enum Over {
+    /// The VM ended.
+    Ended(Outcome),
+    /// It is written down.
     Frozen,
+    /// This process is a copy of the VM's, from which a template grows.
+    Copied(Box<Seed>),
 }

@@ -14,17 +14,18 @@ use proto::control::{ChildDescriptor, ChildSpec, ControlError, ControlSocket, Fr
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use virtio::block::{CowDisk, RawDisk};
+use virtio::block::CowDisk;
 
 use crate::assembly::{BuildError, host_error};
 use crate::controls::Controls;
 use crate::devices::{Disk, Parts};
 use crate::events::Events;
+use crate::load::Base;
 use crate::reactor::{Reactor, Source};
 use crate::serve::{Owner, Running, ServeError};
 use crate::stages::Stages;
-use crate::template::{Base, Template};
-use crate::vm::{Inheritance, Vm};
+use crate::template::Template;
+use crate::vm::Vm;
 
 /// Callers that wait to be let in.
 const BACKLOG: i32 = 64;
@@ -62,10 +63,10 @@ impl Given {
 }
 
 /// Becomes a VM, tells whoever asked for it, and lives until the VM ends.
-pub(crate) fn live(mut template: Template, newborn: Newborn, asker: ControlSocket) -> Result<(), ServeError> {
+pub(crate) fn live(template: &mut Template, newborn: Newborn, asker: ControlSocket) -> Result<(), ServeError> {
     let mut stages = Stages::start();
     let Newborn { spec, given: Given { tap, cgroup } } = newborn;
-    let settled = join(cgroup).and_then(|()| settle(&mut template, &spec, tap, &mut stages));
+    let settled = join(cgroup).and_then(|()| settle(template, &spec, tap, &mut stages));
     let (mut running, _home) = match settled {
         Ok(settled) => settled,
         Err(error) => {
@@ -93,7 +94,7 @@ pub(crate) fn live(mut template: Template, newborn: Newborn, asker: ControlSocke
 
 /// Tells whoever asked. Siblings tell theirs by the same connection: when it is full, there will be room once some of it
 /// is read.
-fn tell(asker: &ControlSocket, event: &FromVmm) -> Result<(), ControlError> {
+pub(crate) fn tell(asker: &ControlSocket, event: &FromVmm) -> Result<(), ControlError> {
     let until = Instant::now() + PATIENCE;
     loop {
         match asker.send(event, &[]) {
@@ -135,14 +136,7 @@ fn settle(
     stages.done("directory");
     let devices = parts(template, spec, tap)?.build()?;
     stages.done("devices");
-    let inheritance = Inheritance {
-        kvm: &template.kvm,
-        frozen: &template.frozen,
-        vcpus: &template.vcpus,
-        mem: &template.mem,
-        msr_indices: Arc::clone(&template.msr_indices),
-    };
-    let vm = Vm::restore(&inheritance, devices, console, &reactor, &events, stages)?;
+    let vm = Vm::restore(template, devices, console, &reactor, &events, stages)?;
     Ok((Running { vm, reactor, events, controls, owner: Owner::Nobody }, home))
 }
 
@@ -163,13 +157,12 @@ fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes the disks out of the template, which this process has a copy of.
 fn parts(template: &mut Template, spec: &ChildSpec, tap: Option<OwnedFd>) -> Result<Parts, BuildError> {
     let shape = &template.frozen.shape;
     let mut disks = Vec::with_capacity(template.disks.len());
     for base in std::mem::take(&mut template.disks) {
         disks.push(match base {
-            Base::ReadOnly(image) => Disk::ReadOnly(RawDisk::new(image).map_err(host_error("a disk image"))?),
+            Base::ReadOnly(disk) => Disk::ReadOnly(disk),
             Base::Private(layers) => {
                 let disk = CowDisk::over(layers, &template.tops);
                 Disk::Private(disk.map_err(host_error("a place for the guest's writes"))?)

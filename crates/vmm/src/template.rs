@@ -1,10 +1,10 @@
 //! A template: a frozen VM held ready. It has the state as plain data and the memory mapped, no VM of KVM's, one thread,
-//! and a socket on which it is asked for children. A child is a `fork(2)` of this process.
+//! and a socket on which it is asked for children. A child is a `fork(2)` of this process, and so is the process that
+//! writes the template down.
 //!
 //! Why forking is safe here: there is no other thread that could hold a lock, and the child keeps nothing of the
 //! template's but memory, files that are only read, and the connection on which it reports (see [`crate::spawn`]).
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -13,186 +13,66 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvm_ioctls::Kvm;
-use layer::{Layer, StackError};
-use proto::control::{ChildDescriptor, ChildSpec, ForkedChild, FromVmm, LoadSpec, RefusalCode, ToVmm};
-use virtio::GuestMem;
-use virtio::block::Layers;
+use proto::control::{ChildDescriptor, ChildSpec, ForkedChild, FromVmm, LoadSpec, RefusalCode, ToVmm, WriteSpec};
 
 use crate::controls::{Controls, Heard};
-use crate::frozen::file::{self, StateFileError};
-use crate::frozen::{DiskKind, Frozen, memory as image};
-use crate::memory::{self, MemoryError};
+use crate::frozen::Frozen;
+use crate::load::Base;
+use crate::memory::GuestRam;
 use crate::reactor::{Reactor, Source};
 use crate::serve::ServeError;
 use crate::spawn::{self, Given, Newborn};
 use crate::sys::fork::{self, Forked};
-use crate::sys::slot;
+use crate::write::{self, Writer};
 use crate::x86::ready_vcpu::ReadyVcpu;
-use crate::x86::{cpuid, vcpu_state};
 
 /// How many milliseconds a thread that is over may stay.
 const PATIENCE: u32 = 1000;
 
-/// Why a frozen VM cannot be taken up.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LoadError {
-    /// The files that came with the request.
-    #[error("{found} files came with the request to load, {expected} are needed")]
-    Files {
-        /// How many came.
-        found: usize,
-        /// How many are needed.
-        expected: usize,
-    },
-    /// `/dev/kvm`.
-    #[error("/dev/kvm cannot be used: {source}; `forkd doctor` says what to do")]
-    Kvm {
-        /// What KVM says.
-        #[from]
-        source: kvm_ioctls::Error,
-    },
-    /// The state file.
-    #[error(transparent)]
-    State(#[from] StateFileError),
-    /// It contradicts itself, or cannot live on this host.
-    #[error("the snapshot cannot be used here: {why}")]
-    Unfit {
-        /// Why.
-        why: String,
-    },
-    /// A disk's layers.
-    #[error("disk {disk} of the snapshot cannot be used: {source}")]
-    Disk {
-        /// Which.
-        disk: usize,
-        /// What is wrong.
-        source: StackError,
-    },
-    /// The memory.
-    #[error(transparent)]
-    Memory(#[from] MemoryError),
-}
-
-impl LoadError {
-    const fn code(&self) -> RefusalCode {
-        match self {
-            Self::Kvm { .. } => RefusalCode::Kvm,
-            Self::Memory(error) => error.code(),
-            Self::Files { .. } => RefusalCode::Host,
-            Self::State(_) | Self::Unfit { .. } | Self::Disk { .. } => RefusalCode::Snapshot,
-        }
-    }
-}
-
-/// The immutable part of a disk.
-#[derive(Debug)]
-pub(crate) enum Base {
-    /// An image the guest only reads.
-    ReadOnly(File),
-    /// What is below the tops.
-    Private(Layers),
-}
-
 /// Everything children need.
 #[derive(Debug)]
 pub(crate) struct Template {
-    pub(crate) kvm: Kvm,
+    pub(crate) kvm: Arc<Kvm>,
     pub(crate) frozen: Frozen,
     pub(crate) vcpus: Vec<ReadyVcpu>,
-    pub(crate) mem: GuestMem,
+    pub(crate) ram: GuestRam,
     pub(crate) disks: Vec<Base>,
     pub(crate) tops: PathBuf,
     pub(crate) msr_indices: Arc<[u32]>,
 }
 
-impl Template {
-    fn load(spec: LoadSpec, files: Vec<OwnedFd>) -> Result<Self, LoadError> {
-        let layers: usize = spec.disks.iter().map(|layers| usize::from(layers.get())).sum();
-        let (found, expected) = (files.len(), 2 + layers);
-        let mut files = files.into_iter().map(File::from);
-        let (true, Some(state), Some(memory)) = (found == expected, files.next(), files.next()) else {
-            return Err(LoadError::Files { found, expected });
-        };
-        let kvm = Kvm::new()?;
-        let frozen = file::read(&state)?;
-        let unfit = |why| LoadError::Unfit { why };
-        frozen.check(&cpuid::offered(&kvm)?).map_err(unfit)?;
-        let kinds = &frozen.shape.disks;
-        if kinds.len() != spec.disks.len() {
-            return Err(unfit(format!("it has {} disks, {} came", kinds.len(), spec.disks.len())));
-        }
-        let mut disks = Vec::new();
-        for (disk, (kind, count)) in kinds.iter().zip(&spec.disks).enumerate() {
-            let mut layers: Vec<File> = files.by_ref().take(count.get().into()).collect();
-            disks.push(match (kind, layers.len()) {
-                (DiskKind::ReadOnly, 1) => Base::ReadOnly(layers.remove(0)),
-                (DiskKind::ReadOnly, _) => {
-                    return Err(unfit(format!("disk {disk} is read-only and cannot have layers")));
-                }
-                (DiskKind::Private, _) => {
-                    Base::Private(open_layers(layers).map_err(|source| LoadError::Disk { disk, source })?)
-                }
-            });
-        }
-        image::verify(&frozen.memory, frozen.shape.memory, &memory).map_err(unfit)?;
-        let mem = memory::map_image(frozen.shape.memory, &memory)?;
-        let vcpus = rehearse(&kvm, &mem, &frozen)?;
-        let msr_indices = vcpu_state::msr_indices(&kvm)?.into();
-        Ok(Self { kvm, frozen, vcpus, mem, disks, tops: spec.tops, msr_indices })
-    }
-}
-
-/// The first file is the image.
-fn open_layers(mut files: Vec<File>) -> Result<Layers, StackError> {
-    let above = files.split_off(files.len().min(1)).into_iter();
-    let image = files.pop().ok_or_else(|| StackError::Image { source: io::ErrorKind::NotFound.into() })?;
-    let open = |(index, file)| Layer::open(file, None).map_err(|source| StackError::Layer { index, source });
-    Layers::open(image, (1..).zip(above).map(open).collect::<Result<_, _>>()?)
-}
-
-/// Gives the vCPUs' states to a VM that is thrown away: what cannot be restored here is found out before there is a
-/// child, and what need not be is found out once for all of them. It needs the memory too: what a kernel shares with KVM
-/// (its clock, page faults that wait) is named to a vCPU by an address, and KVM refuses one where there is nothing.
-fn rehearse(kvm: &Kvm, mem: &GuestMem, frozen: &Frozen) -> Result<Vec<ReadyVcpu>, LoadError> {
-    let vm = kvm.create_vm()?;
-    slot::set_all(&vm, mem)?;
-    cpuid::disable_counters(&vm)?;
-    vm.create_irq_chip()?;
-    let vcpus = (0..).zip(&frozen.vcpus).map(|(id, _)| vm.create_vcpu(id)).collect::<Result<Vec<_>, _>>()?;
-    let unfit = |index, error| LoadError::Unfit { why: format!("vCPU {index}: {error}") };
-    let mut ready = Vec::with_capacity(vcpus.len());
-    for (index, (vcpu, state)) in vcpus.iter().zip(&frozen.vcpus).enumerate() {
-        let laid_out = ReadyVcpu::new(state, vcpu).map_err(|error| unfit(index, error))?;
-        laid_out.restore(state, vcpu).map_err(|error| unfit(index, error))?;
-        ready.push(laid_out);
-    }
-    Ok(ready)
-}
-
-/// Waits for a snapshot, then forks children until it is told to stop. Children return from here too, when they end.
+/// Waits for a snapshot, then forks children until it is told to stop.
 pub(crate) fn serve(listener: OwnedFd) -> Result<(), ServeError> {
+    fork::forget_children()?;
+    warm_up()?;
+    keep(None, listener)
+}
+
+/// Forks children until it is told to stop. They return from here too, when they end.
+pub(crate) fn keep(template: Option<Template>, listener: OwnedFd) -> Result<(), ServeError> {
     let reactor = Reactor::new()?;
     let mut controls = Controls::new(Arc::clone(&reactor));
     controls.listen(listener)?;
-    fork::forget_children()?;
-    warm_up()?;
-    let mut keeper = Keeper { template: None, controls };
+    let mut keeper = Keeper { template, controls };
     let mut ready = Vec::new();
     loop {
         reactor.wait(&mut ready)?;
         for (source, _) in &ready {
             match *source {
-                Source::Listener => keeper.controls.accept()?,
+                Source::Listener => keeper.controls.accept(),
                 Source::Control { connection } => match keeper.obey(connection)? {
                     Obeyed::Done => {}
                     Obeyed::Stopped => return Ok(()),
-                    Obeyed::Born(newborn) => {
+                    Obeyed::Copied(errand) => {
                         drop(reactor);
                         let Keeper { template, controls } = keeper;
-                        let (Some(template), Some(asker)) = (template, controls.keep_only(connection)) else {
+                        let (Some(mut template), Some(asker)) = (template, controls.keep_only(connection)) else {
                             return Ok(());
                         };
-                        return spawn::live(template, *newborn, asker);
+                        return match *errand {
+                            Errand::Live(newborn) => spawn::live(&mut template, newborn, asker),
+                            Errand::Write(writer) => write::run(&template, writer, &asker),
+                        };
                     }
                 },
                 Source::Asker | Source::Events | Source::Queue { .. } | Source::Host { .. } => {}
@@ -225,8 +105,16 @@ struct Keeper {
 enum Obeyed {
     Done,
     Stopped,
-    /// This process is the child.
-    Born(Box<Newborn>),
+    /// This process is a copy, and this is what it was made for.
+    Copied(Box<Errand>),
+}
+
+/// What a copy of the template is made for.
+enum Errand {
+    /// To be a VM.
+    Live(Newborn),
+    /// To write the template down.
+    Write(Writer),
 }
 
 impl Keeper {
@@ -238,6 +126,7 @@ impl Keeper {
             Heard::Said(ToVmm::Spawn { children, descriptors }, fds) => {
                 self.spawn(connection, children, &descriptors, fds)
             }
+            Heard::Said(ToVmm::Write(spec), files) => self.write(connection, spec, files),
             Heard::Said(message, _) => {
                 log::warn!("connection {connection} said what is not for this template now: {message:?}");
                 Ok(Obeyed::Done)
@@ -288,13 +177,35 @@ impl Keeper {
                     // Freeing what was inherited would copy the pages it lies in, for memory that nobody lacks.
                     children.leak();
                     forked.leak();
-                    return Ok(Obeyed::Born(Box::new(Newborn { spec, given })));
+                    return Ok(Obeyed::Copied(Box::new(Errand::Live(Newborn { spec, given }))));
                 }
                 Ok(Forked::Parent(pid)) => forked.push(ForkedChild { id, pid: pid.as_raw_nonzero().get() }),
                 Err(error) => self.not_started(connection, id, format!("the host refused a process: {error}")),
             }
         }
         self.controls.tell(connection, &FromVmm::Forked { children: forked });
+        Ok(Obeyed::Done)
+    }
+
+    /// Whatever keeps the writer from writing it says itself.
+    fn write(&mut self, connection: u32, spec: WriteSpec, files: Vec<OwnedFd>) -> Result<Obeyed, ServeError> {
+        let why = match (&self.template, fork::alone()?) {
+            (None, _) => Some("the template has not loaded yet".to_owned()),
+            (_, false) => Some("the template has other threads".to_owned()),
+            _ => None,
+        };
+        let forked = why.map_or_else(fork::fork, |why| Err(io::Error::other(why)));
+        match forked {
+            Ok(Forked::Child) => return Ok(Obeyed::Copied(Box::new(Errand::Write(Writer { spec, files })))),
+            Ok(Forked::Parent(pid)) => {
+                let writer = ForkedChild { id: spec.id, pid: pid.as_raw_nonzero().get() };
+                self.controls.tell(connection, &FromVmm::Forked { children: vec![writer] });
+            }
+            Err(error) => {
+                let message = format!("no process can write it: {error}");
+                self.controls.tell(connection, &FromVmm::WriteFailed { message });
+            }
+        }
         Ok(Obeyed::Done)
     }
 

@@ -3,26 +3,27 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use kvm_ioctls::{Kvm, VmFd};
 use proto::control::{DiskAccess, VmSpec};
-use virtio::GuestMem;
-use virtio::block::CowDisk;
 
 use crate::assembly::{self, BuildError, Wired, host_error, kvm_error};
 use crate::bus::{Bus, lock};
 use crate::console::ConsoleLog;
-use crate::devices::{Devices, Parts};
+use crate::devices::{Devices, Disk, Parts};
 use crate::events::Events;
-use crate::frozen::{DiskKind, Frozen, ShapeV1};
+use crate::frozen::{DiskKind, ShapeV1};
 use crate::layout::{IRQ_GENERATION, IRQ_POWER_BUTTON, IRQ_SERIAL};
-use crate::memory::{self, Backing};
+use crate::memory::{self, GuestRam};
 use crate::parking::Parking;
 use crate::ports::Ports;
 use crate::reactor::Reactor;
 use crate::stages::Stages;
+use crate::sys::fork;
+use crate::template::Template;
 use crate::vcpu::Vcpu;
 use crate::x86::ready_vcpu::ReadyVcpu;
 use crate::x86::{acpi, cpuid, registers, vcpu_state};
@@ -31,28 +32,17 @@ use crate::{generation, kernel, vcpu};
 /// A VM whose vCPUs run. Their threads run until the process ends, whatever becomes of this.
 #[derive(Debug)]
 pub(crate) struct Vm {
+    pub(crate) kvm: Arc<Kvm>,
     pub(crate) fd: VmFd,
     pub(crate) shape: ShapeV1,
-    pub(crate) mem: GuestMem,
-    pub(crate) backing: Backing,
+    pub(crate) ram: GuestRam,
     pub(crate) devices: Wired,
-    pub(crate) tops: Vec<CowDisk>,
+    pub(crate) disks: Vec<Disk>,
+    /// Where the tops of its disks are made.
+    pub(crate) tops: PathBuf,
     pub(crate) bus: Arc<Bus>,
     pub(crate) parking: Arc<Parking>,
     pub(crate) threads: Vec<JoinHandle<()>>,
-}
-
-/// What a restored VM is given by its template.
-#[derive(Debug)]
-pub(crate) struct Inheritance<'a> {
-    /// `/dev/kvm`.
-    pub(crate) kvm: &'a Kvm,
-    /// What was frozen.
-    pub(crate) frozen: &'a Frozen,
-    /// Its vCPUs, ready to be restored.
-    pub(crate) vcpus: &'a [ReadyVcpu],
-    /// Its memory, mapped privately.
-    pub(crate) mem: &'a GuestMem,
     /// Which MSRs are part of a vCPU's state.
     pub(crate) msr_indices: Arc<[u32]>,
 }
@@ -66,48 +56,52 @@ impl Vm {
         events: &Arc<Events>,
     ) -> Result<Self, BuildError> {
         let kvm = Kvm::new().map_err(|source| BuildError::Open { source })?;
-        let mem = memory::map(spec.memory)?;
-        let entry = kernel::load(&mem, &spec.kernel, spec.initramfs.as_deref(), &spec.cmdline)?;
-        registers::write_tables(&mem)?;
-        generation::write_new(&mem).map_err(host_error("a VM generation id"))?;
+        let ram = memory::map(spec.memory)?;
+        let mem = &ram.mem;
+        let entry = kernel::load(mem, &spec.kernel, spec.initramfs.as_deref(), &spec.cmdline)?;
+        registers::write_tables(mem)?;
+        generation::write_new(mem).map_err(host_error("a VM generation id"))?;
         let devices = Parts::new(spec, taps)?.build()?;
         let count = u32::try_from(devices.virtio.len()).unwrap_or(u32::MAX);
-        acpi::write(&mem, spec.vcpus.get(), count)?;
+        acpi::write(mem, spec.vcpus.get(), count)?;
 
-        let fd = assembly::create_vm(&kvm, &mem, &mut Stages::start())?;
+        let fd = assembly::create_vm(&kvm, mem, &mut Stages::start())?;
         let vcpus = boot_vcpus(&kvm, &fd, spec.vcpus.get(), entry)?;
-        let wired = assembly::wire_all(&fd, devices.virtio, None, &mem, reactor)?;
+        let wired = assembly::wire_all(&fd, devices.virtio, None, mem, reactor)?;
         let console =
             File::create(&spec.console).map_err(|source| BuildError::Console { path: spec.console.clone(), source })?;
         let ports = Ports::new(assembly::irq_line(&fd, IRQ_SERIAL)?, ConsoleLog::new(console));
         let msr_indices = vcpu_state::msr_indices(&kvm).map_err(kvm_error("its list of MSRs"))?.into();
-        let assembled = Assembled { fd, shape: shape(spec), mem, backing: Backing::Anonymous, wired, ports };
-        assembled.run(vcpus, devices.tops, msr_indices, events)
+        let kvm = Arc::new(kvm);
+        let assembled = Assembled { kvm, fd, shape: shape(spec), ram, wired, disks: devices.disks, ports };
+        assembled.run(vcpus, tops(spec), msr_indices, events)
     }
 
     /// Goes on from where a VM was frozen, as a VM of a new generation.
     pub(crate) fn restore(
-        from: &Inheritance<'_>,
+        from: &Template,
         devices: Devices,
         console: File,
         reactor: &Arc<Reactor>,
         events: &Arc<Events>,
         stages: &mut Stages,
     ) -> Result<Self, BuildError> {
-        let (frozen, mem) = (from.frozen, from.mem.clone());
-        let fd = assembly::create_vm(from.kvm, &mem, stages)?;
+        let (frozen, ram) = (&from.frozen, from.ram.clone());
+        let mem = &ram.mem;
+        let fd = assembly::create_vm(&from.kvm, mem, stages)?;
         let vcpus = restore_vcpus(&fd, from, stages)?;
         frozen.vm.restore(&fd).map_err(kvm_error("the saved interrupt controllers and clock"))?;
         stages.done("state");
-        let wired = assembly::wire_all(&fd, devices.virtio, Some(&frozen.devices), &mem, reactor)?;
+        let wired = assembly::wire_all(&fd, devices.virtio, Some(&frozen.devices), mem, reactor)?;
         let serial = assembly::irq_line(&fd, IRQ_SERIAL)?;
         let ports = Ports::restore(&frozen.serial, serial, ConsoleLog::new(console))
             .map_err(host_error("the serial port's state"))?;
-        generation::write_new(&mem).map_err(host_error("a VM generation id"))?;
+        generation::write_new(mem).map_err(host_error("a VM generation id"))?;
         assembly::interrupt(&fd, IRQ_GENERATION).map_err(kvm_error("an interrupt"))?;
         stages.done("wiring");
-        let assembled = Assembled { fd, shape: frozen.shape.clone(), mem, backing: Backing::Image, wired, ports };
-        assembled.run(vcpus, devices.tops, Arc::clone(&from.msr_indices), events)
+        let (kvm, shape) = (Arc::clone(&from.kvm), frozen.shape.clone());
+        let assembled = Assembled { kvm, fd, shape, ram, wired, disks: devices.disks, ports };
+        assembled.run(vcpus, from.tops.clone(), Arc::clone(&from.msr_indices), events)
     }
 
     /// Presses the power button.
@@ -145,34 +139,38 @@ impl Vm {
 
 /// A VM without threads.
 struct Assembled {
+    kvm: Arc<Kvm>,
     fd: VmFd,
     shape: ShapeV1,
-    mem: GuestMem,
-    backing: Backing,
+    ram: GuestRam,
     wired: Wired,
+    disks: Vec<Disk>,
     ports: Ports,
 }
 
 impl Assembled {
     fn run(
         self,
-        vcpus: Vec<Vcpu>,
-        tops: Vec<CowDisk>,
+        mut vcpus: Vec<Vcpu>,
+        tops: PathBuf,
         msr_indices: Arc<[u32]>,
         events: &Arc<Events>,
     ) -> Result<Vm, BuildError> {
+        for vcpu in &mut vcpus {
+            fork::withhold(&mut vcpu.fd, &self.fd).map_err(host_error("a page of its own for a vCPU"))?;
+        }
         let bus = Arc::new(Bus::new(self.ports, self.wired.transports.clone()));
         let parking = Arc::new(Parking::new(vcpus.len()));
         let around = vcpu::Surroundings {
             bus: Arc::clone(&bus),
             events: Arc::clone(events),
             parking: Arc::clone(&parking),
-            msr_indices,
+            msr_indices: Arc::clone(&msr_indices),
         };
         let start = |(vcpu, id)| vcpu::start(id, vcpu, around.clone()).map_err(host_error("a vCPU thread"));
         let threads = vcpus.into_iter().zip(0..).map(start).collect::<Result<_, _>>()?;
-        let Self { fd, shape, mem, backing, wired: devices, .. } = self;
-        Ok(Vm { fd, shape, mem, backing, devices, tops, bus, parking, threads })
+        let Self { kvm, fd, shape, ram, wired: devices, disks, .. } = self;
+        Ok(Vm { kvm, fd, shape, ram, devices, disks, tops, bus, parking, threads, msr_indices })
     }
 }
 
@@ -190,6 +188,15 @@ fn shape(spec: &VmSpec) -> ShapeV1 {
     }
 }
 
+/// Where the first of its disks has its top; all of them do there.
+fn tops(spec: &VmSpec) -> PathBuf {
+    let dirs = spec.disks.iter().filter_map(|disk| match &disk.access {
+        DiskAccess::PrivateTop { dir } => Some(dir.clone()),
+        DiskAccess::ReadOnly => None,
+    });
+    dirs.into_iter().next().unwrap_or_else(std::env::temp_dir)
+}
+
 fn boot_vcpus(kvm: &Kvm, fd: &VmFd, count: u8, entry: u64) -> Result<Vec<Vcpu>, BuildError> {
     let offered = cpuid::offered(kvm).map_err(kvm_error("its CPU features"))?;
     let mut vcpus = Vec::new();
@@ -204,7 +211,7 @@ fn boot_vcpus(kvm: &Kvm, fd: &VmFd, count: u8, entry: u64) -> Result<Vec<Vcpu>, 
 }
 
 /// All of them exist before the first has its state: a local APIC is told of the others.
-fn restore_vcpus(fd: &VmFd, from: &Inheritance<'_>, stages: &mut Stages) -> Result<Vec<Vcpu>, BuildError> {
+fn restore_vcpus(fd: &VmFd, from: &Template, stages: &mut Stages) -> Result<Vec<Vcpu>, BuildError> {
     let create = |(ready, id): (&ReadyVcpu, u64)| {
         let fd = fd.create_vcpu(id).map_err(kvm_error("a vCPU"))?;
         Ok(Vcpu { fd, cpuid: Arc::clone(&ready.promised) })

@@ -2,14 +2,13 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child as Started, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use proto::control::{ControlSocket, FromVmm, LoadSpec, ToVmm};
+use proto::control::{ControlSocket, DiskBase, DiskLayers, FromVmm, LayerCount, LoadSpec, ToVmm};
 use store::{Files, Snapshot};
 use types::Dirs;
 
@@ -85,13 +84,11 @@ fn load(
     place: &Place,
     cancel: Option<&Cancel>,
 ) -> Result<(), TemplateError> {
-    let count = |layers: &Vec<File>| u8::try_from(layers.len()).ok().and_then(NonZeroU8::new);
-    let disks = files.disks.iter().map(count).collect::<Option<Vec<_>>>();
-    let disks = disks.expect("the store gives every disk an image and one layer");
+    let disks = files.disks.iter().map(|_| DiskLayers { base: DiskBase::Image, layers: 1 }).collect();
     let layers = files.disks.iter().flatten();
     let fds: Vec<_> = [&files.state, &files.memory].into_iter().chain(layers).map(AsFd::as_fd).collect();
     let log = || console::tail(&place.log());
-    if let Err(error) = control.send(&ToVmm::Load(LoadSpec { disks, tops }), &fds) {
+    if let Err(error) = control.send(&ToVmm::Load(LoadSpec { memory: LayerCount::MIN, disks, tops }), &fds) {
         log::debug!("the request to load: {error}");
         return Err(TemplateError::Died { log: log() });
     }

@@ -16,8 +16,8 @@ pub enum ToVmm {
     /// the memory, then one for each writable disk in order. Answer: [`FromVmm::Frozen`], and the process exits; or
     /// [`FromVmm::FreezeFailed`], and the VM goes on.
     Freeze,
-    /// To `forkd-vmm template`, first of all: takes up a frozen VM. Descriptors, open for reading: the state, the memory,
-    /// then for each disk its layers, lowest first. Answer: [`FromVmm::Loaded`] or [`FromVmm::Refused`].
+    /// To `forkd-vmm template`, first of all: takes up a frozen VM. Descriptors, open for reading: the state, the layers of
+    /// the memory, lowest first, then for each disk its image, if it has one, and its layers, lowest first. Answer: [`FromVmm::Loaded`] or [`FromVmm::Refused`].
     Load(LoadSpec),
     /// To a template that is loaded: forks these children. Descriptors: those of the first child in the order that
     /// `descriptors` says, then the second's, and so on; a tap is among them exactly if the frozen VM had a network card.
@@ -30,6 +30,14 @@ pub enum ToVmm {
         #[serde(default)]
         descriptors: Vec<ChildDescriptor>,
     },
+    /// To a running VM: makes a template of what it is at this instant, and runs on. Descriptors: the listening socket of
+    /// the template, and its log, open for writing. Answer: [`FromVmm::Branched`] or [`FromVmm::BranchFailed`].
+    Branch,
+    /// To a template: writes down what it holds, in a process of its own, while it goes on serving. Descriptors: the
+    /// state, the memory and a layer for each writable disk, all empty files open for reading and writing; then the
+    /// memory layers of the parent, lowest first. Answer: [`FromVmm::Forked`] with the writer, and by the writer, on the
+    /// same connection, [`FromVmm::Written`] or [`FromVmm::WriteFailed`].
+    Write(WriteSpec),
     /// Presses the power button: the guest shuts itself down.
     PowerButton,
     /// Ends the VM at once.
@@ -63,6 +71,30 @@ pub enum FromVmm {
     },
     /// The VM could not be written down and goes on.
     FreezeFailed {
+        /// What a person should read.
+        message: String,
+    },
+    /// A template of the VM exists, and the VM runs on.
+    Branched {
+        /// The template's process.
+        pid: i32,
+        /// For how long the guest did not run.
+        pause_us: u64,
+    },
+    /// There is no template; the VM runs on.
+    BranchFailed {
+        /// What a person should read.
+        message: String,
+    },
+    /// A template is written down; the writer exits.
+    Written {
+        /// Bytes of guest memory that were written.
+        memory_bytes: u64,
+        /// Bytes of disks that were written.
+        disk_bytes: u64,
+    },
+    /// A template could not be written down; the writer exits.
+    WriteFailed {
         /// What a person should read.
         message: String,
     },
@@ -189,14 +221,58 @@ pub enum DiskAccess {
 /// What a template is made from, beside the files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadSpec {
-    /// How many layers each disk has, the image included.
-    pub disks: Vec<LayerCount>,
+    /// How many layers the memory has.
+    pub memory: LayerCount,
+    /// What each disk is made of.
+    pub disks: Vec<DiskLayers>,
     /// Where the children's private tops are made.
     pub tops: PathBuf,
 }
 
-/// The layers of one disk: at least the image.
+/// The layers of something: at least one.
 pub type LayerCount = std::num::NonZeroU8;
+
+/// What a disk is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskLayers {
+    /// What is under the lowest layer.
+    pub base: DiskBase,
+    /// How many layers there are.
+    pub layers: u8,
+}
+
+/// What is under the lowest layer of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskBase {
+    /// An image.
+    Image,
+    /// Nothing: what no layer has is zero.
+    Zero,
+}
+
+/// How a template is written down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteSpec {
+    /// The writer's name in the answer.
+    pub id: String,
+    /// How much is written.
+    pub extent: Extent,
+}
+
+/// How much of a template is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Extent {
+    /// All memory, and all that lies over the disks' images.
+    Full,
+    /// What differs from the parent, of whose memory so many layers came beside the message; and of the disks what was
+    /// written since the VM was forked from it.
+    Diff {
+        /// How many.
+        memory_layers: LayerCount,
+    },
+}
 
 /// A child to be forked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

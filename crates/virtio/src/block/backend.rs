@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use crate::{Buffers, sys};
 
@@ -35,10 +36,10 @@ pub trait Backend: Send + Debug {
     fn flush(&mut self) -> io::Result<()>;
 }
 
-/// A raw image that is only read.
-#[derive(Debug)]
+/// A raw image that is only read; a clone is the same disk.
+#[derive(Clone, Debug)]
 pub struct RawDisk {
-    image: File,
+    image: Arc<File>,
     len: u64,
 }
 
@@ -49,7 +50,13 @@ impl RawDisk {
     /// When its size cannot be found.
     pub fn new(image: File) -> io::Result<Self> {
         let len = image_len(&image)?;
-        Ok(Self { image, len })
+        Ok(Self { image: Arc::new(image), len })
+    }
+
+    /// The image.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.image
     }
 }
 

@@ -34,11 +34,33 @@ impl Layers {
     /// When there are too many, or they are not layers of a disk as large as the image.
     pub fn open(image: File, layers: Vec<Layer>) -> Result<Self, StackError> {
         let len = image_len(&image).map_err(|source| StackError::Image { source })?;
+        Self::stack(image, len, layers)
+    }
+
+    fn stack(image: File, len: u64, layers: Vec<Layer>) -> Result<Self, StackError> {
         let owners = Owners::of_layers(len, &layers)?;
         let files = [image].into_iter().chain(layers.into_iter().map(Layer::into_file));
         let mut opened = Self { files: files.collect(), len, owners, floor: 0 };
         opened.floor = opened.files();
         Ok(opened)
+    }
+
+    /// Puts layers, lowest first, above zeroes: the lowest is an image by itself, for what it has not is a hole.
+    ///
+    /// # Errors
+    /// When there are too many or none, or they are not layers of one disk.
+    pub fn over_zeroes(mut layers: Vec<Layer>) -> Result<Self, StackError> {
+        if layers.is_empty() {
+            return Err(StackError::Count { layers: 0 });
+        }
+        let lowest = layers.remove(0);
+        let len = lowest.len_bytes();
+        Self::stack(lowest.into_file(), len, layers)
+    }
+
+    /// Its files.
+    pub fn iter(&self) -> impl Iterator<Item = &File> {
+        self.files.iter()
     }
 
     /// How large the disk is.

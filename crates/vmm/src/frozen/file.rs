@@ -24,7 +24,7 @@ const FORMAT: u32 = 1;
 const ARCH: &str = "x86_64";
 /// A VM of 32 vCPUs takes less than 2 MiB.
 const MAX_FILE: u64 = 64 << 20;
-const SECTIONS: [&str; 5] = ["vm", "vcpus", "devices", "serial", "memory"];
+const SECTIONS: [&str; 4] = ["vm", "vcpus", "devices", "serial"];
 
 /// Why a state file could not be written or used.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +109,6 @@ pub(crate) fn write(frozen: &Frozen, mut to: &File) -> Result<(), StateFileError
         json("vcpus", &frozen.vcpus)?,
         json("devices", &frozen.devices)?,
         json("serial", &frozen.serial)?,
-        json("memory", &frozen.memory)?,
     ];
     let section = |(name, part): (&str, &Vec<u8>)| Section {
         name: name.to_owned(),
@@ -150,7 +149,6 @@ pub(crate) fn read(from: &File) -> Result<Frozen, StateFileError> {
         vcpus: sections.take("vcpus")?,
         devices: sections.take("devices")?,
         serial: sections.take("serial")?,
-        memory: sections.take("memory")?,
         shape: header.shape.clone(),
     })
 }

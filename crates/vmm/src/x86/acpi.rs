@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_kernel_finds_every_table_from_the_rsdp() {
-        let mem = crate::memory::map("128M".parse().unwrap()).unwrap();
+        let mem = crate::memory::map("128M".parse().unwrap()).unwrap().mem;
         write(&mem, 32, 11).unwrap();
         let mut rsdp = [0; 36];
         mem.read_slice(&mut rsdp, GuestAddress(ACPI_TABLES)).unwrap();

@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_page_tables_map_four_gib_to_themselves() {
-        let mem = crate::memory::map("128M".parse().unwrap()).unwrap();
+        let mem = crate::memory::map("128M".parse().unwrap()).unwrap().mem;
         write_tables(&mem).unwrap();
         let at = |address| mem.read_obj::<u64>(GuestAddress(address)).unwrap();
         assert_eq!(at(PAGE_TABLES), (PAGE_TABLES + 0x1000) | 3);

@@ -252,3 +252,20 @@ proptest! {
         prop_assert_eq!(contents(&chain.image), pattern(len), "the image is never written");
     }
 }
+
+#[test]
+fn a_disk_without_an_image_is_its_lowest_layer() {
+    let image = file(&pattern(3 * BLOCK + 100));
+    let mut disk = over(Layers::open(image, Vec::new()).unwrap());
+    write(&mut disk, BLOCK, &[9; BLOCK]);
+    let lowest = tempfile::tempfile().unwrap();
+    disk.write_layer(&lowest).unwrap();
+    let open = || Layer::open(lowest.try_clone().unwrap(), None).unwrap();
+    let mut again = over(Layers::over_zeroes(vec![open()]).unwrap());
+    let expected = [vec![0; BLOCK], vec![9; BLOCK], vec![0; BLOCK + 100]].concat();
+    assert_eq!(read(&mut again, 0, expected.len()), expected);
+    write(&mut again, 0, &[1; BLOCK]);
+    let next = tempfile::tempfile().unwrap();
+    assert_eq!(again.write_layer(&next).unwrap().stats.blocks, 1, "what is below is not written again");
+    assert!(matches!(Layers::over_zeroes(Vec::new()), Err(StackError::Count { .. })));
+}

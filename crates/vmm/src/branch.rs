@@ -1,0 +1,161 @@
+//! A branch: a running VM and a template of what it is at one instant.
+//!
+//! ```text
+//! source   park vCPUs ─ take state ─ fork(2) ─ new tops ─ resume vCPUs ──────────▶ runs on
+//!                                       └─▶ let go of all that is the source's ─ template, listens
+//! ```
+//!
+//! The loop that obeys is the one that serves the devices, so while it is in here no request of the guest is under way.
+//! With the vCPUs parked nothing moves: memory, disks, devices and vCPUs are of one instant in both processes.
+//!
+//! The rule for whoever changes this: between parking and forking no thread may hold a lock or be inside the allocator.
+//! vCPU threads wait in [`crate::parking`] and there are no others. After forking, the template keeps memory, the disks'
+//! files and `/dev/kvm`; it forgets every other object without dropping it and then closes all other descriptors.
+
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use proto::control::FromVmm;
+use rustix::process::{Pid, Signal};
+
+use crate::devices::Disk;
+use crate::freeze::CaptureError;
+use crate::frozen::Frozen;
+use crate::load::{Base, LoadError, rehearse};
+use crate::serve::{Running, ServeError};
+use crate::sys::fork::{self, Forked};
+use crate::template::{self, Template};
+use crate::vm::Vm;
+
+/// Why there is no branch.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BranchError {
+    /// The files that came with the request.
+    #[error("{found} files came with the request to branch, 2 are needed")]
+    Files {
+        /// How many came.
+        found: usize,
+    },
+    /// The VM's state cannot be taken.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// A new place for the guest's writes.
+    #[error("there is no place for what the guest writes next: {source}")]
+    Top {
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The host has no process left.
+    #[error("the host refused a process: {source}")]
+    Fork {
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Somebody else has the disks.
+    #[error("the VM's disks were taken away from it")]
+    Taken,
+    /// The branch itself could not become a template.
+    #[error("the branch cannot be used: {source}")]
+    Template {
+        /// What is wrong.
+        source: LoadError,
+    },
+}
+
+/// Which of the two this process is.
+pub(crate) enum Branched {
+    /// The VM, which runs again. What to tell.
+    Source(FromVmm),
+    /// The template.
+    Template(Box<Seed>),
+}
+
+/// What a template grows from.
+#[derive(Debug)]
+pub(crate) struct Seed {
+    frozen: Frozen,
+    listener: OwnedFd,
+    log: OwnedFd,
+}
+
+impl Vm {
+    /// Forks the process at one instant of the VM.
+    pub(crate) fn branch(&self, files: Vec<OwnedFd>) -> Result<Branched, BranchError> {
+        let found = files.len();
+        let Ok([listener, log]) = <[OwnedFd; 2]>::try_from(files) else { return Err(BranchError::Files { found }) };
+        fork::forget_children().map_err(|source| BranchError::Fork { source })?;
+        let tops = self.fresh_tops().map_err(|source| BranchError::Top { source })?;
+        let begun = Instant::now();
+        let frozen = self.capture()?;
+        match fork::fork() {
+            Ok(Forked::Child) => Ok(Branched::Template(Box::new(Seed { frozen, listener, log }))),
+            Ok(Forked::Parent(pid)) => {
+                let sealed = self.seal(tops);
+                if sealed.is_err() {
+                    // The template shares what the guest would go on writing to, so it must not be.
+                    end(pid);
+                }
+                self.parking.resume();
+                sealed.map_err(|source| BranchError::Top { source })?;
+                let pause_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+                Ok(Branched::Source(FromVmm::Branched { pid: pid.as_raw_nonzero().get(), pause_us }))
+            }
+            Err(source) => {
+                self.parking.resume();
+                Err(BranchError::Fork { source })
+            }
+        }
+    }
+
+    /// Made while the guest still runs; one for each writable disk.
+    fn fresh_tops(&self) -> io::Result<Vec<File>> {
+        let private = self.disks.iter().filter_map(|disk| match disk {
+            Disk::Private(disk) => Some(disk.fresh_top(&self.tops)),
+            Disk::ReadOnly(_) => None,
+        });
+        private.collect()
+    }
+
+    /// What was written so far is the template's too, and never written again.
+    fn seal(&self, tops: Vec<File>) -> io::Result<()> {
+        let private = self.disks.iter().filter_map(|disk| match disk {
+            Disk::Private(disk) => Some(disk),
+            Disk::ReadOnly(_) => None,
+        });
+        private.zip(tops).try_for_each(|(disk, top)| disk.seal(top))
+    }
+}
+
+/// Becomes a template, and serves until it is told to stop. In the forked process only.
+pub(crate) fn become_template(source: Running, seed: Seed) -> Result<(), ServeError> {
+    let Seed { frozen, listener, log } = seed;
+    let (kvm, ram, tops) = (Arc::clone(&source.vm.kvm), source.vm.ram.clone(), source.vm.tops.clone());
+    let msr_indices = Arc::clone(&source.vm.msr_indices);
+    let disks: Option<Vec<Base>> = source.vm.disks.iter().map(Base::of_branched).collect();
+    // Its threads do not exist here, and its descriptors are about to be others': nothing of it may ever be dropped.
+    let _source = ManuallyDrop::new(source);
+    let disks = disks.ok_or(BranchError::Taken)?;
+    rustix::stdio::dup2_stderr(&log).map_err(io::Error::from)?;
+    let mut keep = vec![kvm.as_raw_fd(), listener.as_raw_fd()];
+    keep.extend(ram.image.as_ref().map(AsRawFd::as_raw_fd));
+    keep.extend(disks.iter().flat_map(Base::descriptors));
+    drop(log);
+    fork::close_all_but(&keep)?;
+    match rehearse(&kvm, &ram.mem, &frozen) {
+        Ok(vcpus) => {
+            let template = Template { kvm, frozen, vcpus, ram, disks, tops, msr_indices };
+            template::keep(Some(template), listener)
+        }
+        Err(source) => Err(BranchError::Template { source }.into()),
+    }
+}
+
+fn end(template: Pid) {
+    if let Err(error) = rustix::process::kill_process(template, Signal::KILL) {
+        log::error!("the template (process {template:?}) may still run: {error}");
+    }
+}
