@@ -42,7 +42,7 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Less than this not even the VMM of a guest that does nothing gets by with.
+    /// A guest that does nothing gets by with less; one that is worth having does not.
     pub const MIN: Self = Self { mib: 16 };
 
     /// In MiB.

@@ -18,7 +18,8 @@ use crate::host::{Host, Sh};
 use crate::world::{names, vmms_in, wait_until};
 
 /// To be run when nothing else runs: any other fork sweeps what the dead left, and with it what they died of.
-pub(crate) const TESTS: &[Test] = &[("fork::memory_limit", memory_limit)];
+pub(crate) const TESTS: &[Test] =
+    &[("fork::memory_limit", memory_limit), ("fork::memory_limit_before_ready", memory_limit_before_ready)];
 
 const LIMIT_MIB: u64 = 96;
 /// Where the children's groups are on the hosts that tests run on.
@@ -43,7 +44,9 @@ fn group(child: &Child) -> PathBuf {
 }
 
 /// All that could be left: directories, processes and groups.
-fn traces(host: &Host) -> (BTreeSet<OsString>, BTreeSet<u32>, BTreeSet<OsString>) {
+type Traces = (BTreeSet<OsString>, BTreeSet<u32>, BTreeSet<OsString>);
+
+fn traces(host: &Host) -> Traces {
     let vms = host.dirs.run.join("vms");
     (of_children(&vms), vmms_in(&vms), groups())
 }
@@ -70,8 +73,24 @@ fn memory_limit(host: &Host) -> Result<()> {
     // Whatever became of it, none is left.
     kill_many(&children).into_iter().collect::<Result<Vec<_>, _>>()?;
     held?;
-    wait_until("a tidy host", TIDY, || traces(host) == before)
+    is_tidy(host, &before)
+}
+
+fn is_tidy(host: &Host, before: &Traces) -> Result<()> {
+    wait_until("a tidy host", TIDY, || traces(host) == *before)
         .with_context(|| format!("before: {before:?}\nafter: {:?}", traces(host)))
+}
+
+/// One that never becomes ready is named with its limit by the fork itself.
+fn memory_limit_before_ready(host: &Host) -> Result<()> {
+    let tag = host.parent(Parent::Wide)?;
+    sweep(&host.dirs)?;
+    let before = traces(host);
+    let words = ["fork", "--tag", tag.as_str(), "-n", "2", "--memory-limit-mib", "32", "--env", "GREEDY=1"];
+    let output = forkd(host, &words)?;
+    let told = said(&output).contains("it ran out of its memory limit of 32 MiB before it was ready");
+    ensure!(output.status.code() == Some(1) && told, "{output:?}");
+    is_tidy(host, &before)
 }
 
 fn are_limited(host: &Host, children: &[Child]) -> Result<()> {

@@ -23,6 +23,12 @@ const PRIME: &str = "import os, random, ssl, time, uuid, numpy\n\
     word, numbers = 'parent', numpy.arange(10)\n\
     drawn = random.random(), numpy.random.random(), ssl.RAND_bytes(8), uuid.uuid4()\n\
     parent_monotonic = time.monotonic()";
+/// Gives the wide parent's children a hook.
+const GREEDY_HOOK: &str = "mkdir -p /etc/forkd/renew.d && cd /etc/forkd/renew.d && cat > 50-greedy <<'END'\n\
+    #!/bin/sh\n\
+    [ -z \"$GREEDY\" ] || exec dd if=/dev/zero of=/dev/null bs=200M count=1\n\
+    END\n\
+    chmod +x 50-greedy";
 /// What the busy parent is busy with.
 const BUSY: &str = include_str!("busy.py");
 /// For how long a process of the busy parent sleeps, in seconds: longer than freezing it takes.
@@ -35,7 +41,7 @@ pub(crate) enum Parent {
     Warm,
     /// One vCPU and a program in the middle of everything.
     Busy,
-    /// Four vCPUs.
+    /// Four vCPUs, and a renewal that needs 200 MiB in children that have `GREEDY` in their environment.
     Wide,
 }
 
@@ -59,7 +65,7 @@ impl Parent {
             Self::Busy => {
                 ("1", WarmUp { command: Some(busy_command()), ready: Some(busy_ready()), ..python("socket")? })
             }
-            Self::Wide => ("4", WarmUp::default()),
+            Self::Wide => ("4", WarmUp { command: Some(GREEDY_HOOK.into()), ..WarmUp::default() }),
         };
         let (memory, image) = ("512M".parse()?, host.artifacts.python.clone());
         let boot = BootSpec { vcpus: vcpus.parse()?, memory, image, ..host.spec() };
