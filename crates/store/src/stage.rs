@@ -1,18 +1,24 @@
 //! A snapshot being written: files without a name that anybody looks for, until all of it is on the disk.
 
+mod commit;
+mod origin;
+
 use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
 use types::{GuestMemorySize, Interpreter, RecipeName, Tag, VcpuCount};
 
-use crate::manifest::{BaseImage, FORMAT, Manifest, Sizes};
-use crate::open::{MANIFEST, MEMORY, STATE, layer_name};
-use crate::{Snapshot, StoreError, sweep};
+use crate::open::STATE;
+use crate::status::{FAILED, Failure, INTENT, Intent, is_failed};
+use crate::steps::reached;
+use crate::{Store, StoreError, pool, sweep};
+use origin::Foundation;
+
+pub use origin::{Origin, Under};
+
+const MEMORY: &str = "memory.layer";
 
 /// What becomes of a snapshot that has the tag already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +32,6 @@ pub enum Existing {
 /// What a writer knows about a snapshot that its files do not say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// The snapshot whose memory and disk lie under this one's.
-    pub parent: Option<Tag>,
     /// What the disk image was built from.
     pub recipe: Option<RecipeName>,
     /// `uname -r` of the guest.
@@ -38,33 +42,62 @@ pub struct Described {
     pub vcpus: VcpuCount,
     /// Memory.
     pub memory: GuestMemorySize,
-    /// The image under each disk layer, in order.
-    pub images: Vec<PathBuf>,
     /// Whether the guest has a network card.
     pub network: bool,
     /// The interpreter that was warmed.
     pub interpreter: Option<Interpreter>,
-    /// Bytes of guest memory that are not zero.
-    pub memory_used: u64,
-    /// Bytes the guest had written to its disks.
-    pub disk_used: u64,
+    /// For how long the guest did not run.
+    pub pause_us: Option<u64>,
 }
 
-/// A snapshot without a name; gone when dropped.
+/// A snapshot without a name; gone when dropped. Whoever looks meanwhile finds its tag being written.
 #[derive(Debug)]
 pub struct Staged {
-    store: PathBuf,
-    tag: Tag,
+    store: Store,
+    intent: Intent,
     existing: Existing,
+    foundation: Foundation,
     path: PathBuf,
     /// Holds the lock that keeps it from being swept.
     _lock: File,
 }
 
 impl Staged {
-    pub(crate) fn create(store: &Path, tag: &Tag, existing: Existing) -> Result<Self, StoreError> {
-        let (path, lock) = sweep::make(store)?;
-        Ok(Self { store: store.into(), tag: tag.clone(), existing, path, _lock: lock })
+    pub(crate) fn create(store: &Store, tag: &Tag, existing: Existing, origin: Origin) -> Result<Self, StoreError> {
+        let foundation = Foundation::lay(origin.under)?;
+        let intent = Intent {
+            tag: tag.clone(),
+            id: sweep::random_hex::<16>().map_err(StoreError::io("name a snapshot in", &store.dir))?,
+            created_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            parent: origin.parent,
+            branched_from: origin.branched_from,
+            under: foundation.layers().map(|layer| layer.digest).collect(),
+        };
+        let _guard = sweep::guard(&store.dir)?;
+        store.pool.make()?;
+        sweep::each_dead(&store.dir, sweep::remove_tree)?;
+        let (path, lock) = sweep::make(&store.dir)?;
+        let staged = Self { store: store.clone(), intent, existing, foundation, path, _lock: lock };
+        staged.expect_free()?;
+        staged.expect_foundation()?;
+        // Whoever reads it reads all of it.
+        staged.write("intent.new", &staged.intent)?;
+        let (new, path) = (staged.path.join("intent.new"), staged.path.join(INTENT));
+        fs::rename(&new, &path).map_err(StoreError::io("put in place", &path))?;
+        reached("staged");
+        Ok(staged)
+    }
+
+    /// The id that the snapshot will have.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.intent.id
+    }
+
+    /// What it will be.
+    #[must_use]
+    pub const fn intent(&self) -> &Intent {
+        &self.intent
     }
 
     /// The empty file for the state, open for reading and writing.
@@ -75,7 +108,7 @@ impl Staged {
         self.file(STATE)
     }
 
-    /// The empty file for the memory.
+    /// The empty file for the layer of the memory.
     ///
     /// # Errors
     /// As [`Staged::state`].
@@ -83,12 +116,44 @@ impl Staged {
         self.file(MEMORY)
     }
 
-    /// The empty file for what was written to a disk.
+    /// The empty file for the layer of a disk.
     ///
     /// # Errors
     /// As [`Staged::state`].
     pub fn layer(&self, disk: usize) -> Result<File, StoreError> {
-        self.file(&layer_name(disk))
+        self.file(&disk_name(disk))
+    }
+
+    /// How many disks it has.
+    #[must_use]
+    pub fn disk_count(&self) -> usize {
+        self.foundation.disks.len()
+    }
+
+    /// Leaves a word under the tag on why there is no snapshot, unless one has it.
+    ///
+    /// # Errors
+    /// When that cannot be written; then nothing is left.
+    pub fn fail(self, reason: &str) -> Result<(), StoreError> {
+        let _guard = sweep::guard(&self.store.dir)?;
+        let target = self.store.path(&self.intent.tag);
+        if target.exists() && !is_failed(&target) {
+            return Ok(());
+        }
+        // First of all makes room: it may be what was missing.
+        let failed = StoreError::io("list", &self.path);
+        for entry in fs::read_dir(&self.path).map_err(&failed)? {
+            let path = entry.map_err(&failed)?.path();
+            if !path.ends_with(INTENT) {
+                fs::remove_file(&path).map_err(StoreError::io("remove", &path))?;
+            }
+        }
+        self.write(FAILED, &Failure { intent: self.intent.clone(), reason: reason.into() })?;
+        pool::sync(&self.path.join(FAILED))?;
+        pool::sync(&self.path)?;
+        self.put_in_place(&target)?;
+        self.tidy(&target);
+        Ok(())
     }
 
     fn file(&self, name: &str) -> Result<File, StoreError> {
@@ -96,72 +161,24 @@ impl Staged {
         File::options().read(true).write(true).create_new(true).open(&path).map_err(StoreError::io("create", &path))
     }
 
-    /// Puts all of it on the disk and then under its tag, in one step.
-    ///
-    /// # Errors
-    /// [`StoreError::Exists`] when somebody else was quicker; [`StoreError::Io`] when the disk is full, among others.
-    /// Then nothing of it is left.
-    pub fn commit(self, described: Described) -> Result<Snapshot, StoreError> {
-        let manifest = self.describe(described)?;
-        let path = self.path.join(MANIFEST);
-        let mut file = self.file(MANIFEST)?;
-        file.write_all(&manifest.to_bytes()).map_err(StoreError::io("write", &path))?;
-        for entry in fs::read_dir(&self.path).map_err(StoreError::io("list", &self.path))? {
-            let path = entry.map_err(StoreError::io("list", &self.path))?.path();
-            sync(&path)?;
-        }
-        sync(&self.path)?;
-        let target = self.store.join(self.tag.as_str());
-        self.publish(&target).map_err(|error| match error {
-            Errno::EXIST => StoreError::Exists { tag: self.tag.clone() },
-            error => StoreError::io("put in place", &target)(error.into()),
-        })?;
-        sync(&self.store)?;
-        Snapshot::open(&target, &self.tag)
+    fn write(&self, name: &str, what: &impl serde::Serialize) -> Result<(), StoreError> {
+        let text = serde_json::to_vec_pretty(what).expect("it holds only numbers, texts and lists of them");
+        self.file(name)?.write_all(&text).map_err(StoreError::io("write", &self.path.join(name)))
     }
 
-    /// After an exchange the old snapshot has our name and goes when we do.
-    fn publish(&self, target: &Path) -> Result<(), Errno> {
-        match (self.existing, renameat_with(CWD, &self.path, CWD, target, RenameFlags::NOREPLACE)) {
-            (Existing::Replace, Err(Errno::EXIST)) => {
-                renameat_with(CWD, &self.path, CWD, target, RenameFlags::EXCHANGE)
-            }
-            (_, done) => done,
-        }
+    /// A tag is free when nothing has it, or only the word that it could not be written. The caller holds the guard.
+    fn expect_free(&self) -> Result<(), StoreError> {
+        let target = self.store.path(&self.intent.tag);
+        let free = self.existing == Existing::Replace || !target.exists() || is_failed(&target);
+        if free { Ok(()) } else { Err(StoreError::Exists { tag: self.intent.tag.clone() }) }
     }
 
-    fn describe(&self, described: Described) -> Result<Manifest, StoreError> {
-        let length = |name: &str| {
-            let path = self.path.join(name);
-            path.metadata().map_err(StoreError::io("look at", &path))
-        };
-        let (state, memory) = (length(STATE)?, length(MEMORY)?);
-        let layers =
-            (0..described.images.len()).map(|disk| length(&layer_name(disk))).collect::<Result<Vec<_>, _>>()?;
-        let occupied = [&state, &memory].into_iter().chain(&layers).map(|meta| meta.blocks() * 512).sum();
-        let sizes = Sizes {
-            state: state.len(),
-            memory: memory.len(),
-            layers: layers.iter().map(fs::Metadata::len).collect(),
-            memory_used: described.memory_used,
-            disk_used: described.disk_used,
-            occupied,
-        };
-        Ok(Manifest {
-            format: FORMAT,
-            tag: self.tag.clone(),
-            id: sweep::random_hex::<16>().map_err(StoreError::io("name a snapshot in", &self.store))?,
-            created_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            parent: described.parent,
-            recipe: described.recipe,
-            kernel: described.kernel,
-            agent: described.agent,
-            vcpus: described.vcpus,
-            memory: described.memory,
-            images: described.images.iter().map(|path| base_image(path)).collect::<Result<_, _>>()?,
-            network: described.network,
-            interpreter: described.interpreter,
-            sizes,
+    /// What is to lie below must be there; from now on it stays. The caller holds the guard.
+    fn expect_foundation(&self) -> Result<(), StoreError> {
+        self.foundation.layers().try_for_each(|layer| {
+            let there = self.store.pool.file(layer).map(|_| ());
+            let parent = self.intent.parent.as_ref().map_or(&self.intent.tag, |parent| &parent.tag);
+            there.map_err(|problem| crate::open::damaged(parent, &crate::open::layer_name(&layer.digest), problem))
         })
     }
 }
@@ -174,13 +191,6 @@ impl Drop for Staged {
     }
 }
 
-fn base_image(path: &Path) -> Result<BaseImage, StoreError> {
-    let failed = |source: io::Error| StoreError::Io { action: "find", path: path.into(), source };
-    let path = path.canonicalize().map_err(failed)?;
-    let bytes = path.metadata().map_err(failed)?.len();
-    Ok(BaseImage { path, bytes })
-}
-
-fn sync(path: &Path) -> Result<(), StoreError> {
-    File::open(path).and_then(|file| file.sync_all()).map_err(StoreError::io("sync", path))
+fn disk_name(disk: usize) -> String {
+    format!("disk-{disk}.layer")
 }

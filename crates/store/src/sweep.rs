@@ -2,8 +2,8 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
@@ -23,7 +23,8 @@ pub(crate) fn random_hex<const N: usize>() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The right to make, sweep and take away directories; makes the store's own directory first.
+/// The right to change what has a name: to make, sweep and take away directories, and to add and remove layers. Makes
+/// the store's own directory first.
 pub(crate) fn guard(dir: &Path) -> Result<File, StoreError> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(StoreError::io("create", dir))?;
     let path = dir.join(".lock");
@@ -32,36 +33,60 @@ pub(crate) fn guard(dir: &Path) -> Result<File, StoreError> {
     Ok(guard)
 }
 
-/// Makes and locks a staging directory, after removing those of dead writers.
-pub(crate) fn make(dir: &Path) -> Result<(std::path::PathBuf, File), StoreError> {
-    let _guard = guard(dir)?;
-    sweep(dir)?;
+/// Makes and locks a staging directory. The caller holds the guard.
+pub(crate) fn make(dir: &Path) -> Result<(PathBuf, File), StoreError> {
     let failed = StoreError::io("make a directory in", dir);
     let path = dir.join(staging_name().map_err(&failed)?);
     DirBuilder::new().mode(0o700).create(&path).map_err(&failed)?;
     let opened = File::open(&path).map_err(&failed)?;
-    lock(&opened, FlockOperation::NonBlockingLockExclusive).map_err(&failed)?;
+    // Whoever only looks whether somebody writes here is done at once.
+    lock(&opened, FlockOperation::LockExclusive).map_err(&failed)?;
     Ok((path, opened))
 }
 
-fn sweep(dir: &Path) -> Result<(), StoreError> {
-    let failed = StoreError::io("list", dir);
-    for entry in fs::read_dir(dir).map_err(&failed)? {
-        let entry = entry.map_err(&failed)?;
-        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
-            continue;
+/// The staging directories that somebody writes in.
+pub(crate) fn living(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let mut living = Vec::new();
+    for path in all(dir)? {
+        if let Some(opened) = open(&path)?
+            && lock(&opened, FlockOperation::NonBlockingLockShared).is_err()
+        {
+            living.push(path);
         }
-        match File::open(entry.path()) {
-            Ok(opened) if lock(&opened, FlockOperation::NonBlockingLockExclusive).is_ok() => {
-                remove_tree(&entry.path())?;
-            }
-            Ok(_) => {}
-            // Its writer has just removed it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(StoreError::io("open", &entry.path())(error)),
+    }
+    Ok(living)
+}
+
+/// Looks at those that nobody writes in, and holds their lock meanwhile. The caller holds the guard.
+pub(crate) fn each_dead(dir: &Path, mut visit: impl FnMut(&Path) -> Result<(), StoreError>) -> Result<(), StoreError> {
+    for path in all(dir)? {
+        if let Some(opened) = open(&path)?
+            && lock(&opened, FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
+            visit(&path)?;
         }
     }
     Ok(())
+}
+
+fn all(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let failed = StoreError::io("list", dir);
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries.collect::<Result<Vec<_>, _>>().map_err(failed)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let staging = entries.iter().filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
+    Ok(staging.map(fs::DirEntry::path).collect())
+}
+
+/// `None` when its writer has just removed or finished it.
+fn open(path: &Path) -> Result<Option<File>, StoreError> {
+    match File::open(path) {
+        Ok(opened) => Ok(Some(opened)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::io("open", path)(error)),
+    }
 }
 
 /// Removes a directory that may be gone already.
@@ -70,6 +95,13 @@ pub(crate) fn remove_tree(path: &Path) -> Result<(), StoreError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::io("remove", path)(error)),
         _ => Ok(()),
     }
+}
+
+/// What the files in a directory of ours occupy.
+pub(crate) fn occupied(path: &Path) -> Result<u64, StoreError> {
+    let failed = StoreError::io("look at", path);
+    let entries = fs::read_dir(path).map_err(&failed)?;
+    entries.map(|entry| Ok(entry.and_then(|entry| entry.metadata()).map_err(&failed)?.blocks() * 512)).sum()
 }
 
 fn lock(file: &File, operation: FlockOperation) -> io::Result<()> {
