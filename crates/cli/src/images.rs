@@ -1,17 +1,17 @@
 //! `forkd images`: the snapshots there are.
 
+use std::collections::HashMap;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use engine::{Manifest, Store};
+use engine::{Listed, Manifest, Status, Store};
 use serde_json::{Value, json};
 use types::{Dirs, Tag};
 
 use crate::errors::chain;
 use crate::forward::{Forward, Need};
 use crate::output;
-use crate::table::{Column, age, bytes, table};
+use crate::table::{Column, age, bytes, now, table};
 
 /// Lists the snapshots
 #[derive(Debug, Args)]
@@ -22,26 +22,64 @@ pub(crate) struct ImagesArgs {
     json: bool,
 }
 
-/// A tag, with its manifest or with what is wrong.
-type Row = (Tag, Result<Manifest, String>);
+/// A tag and what is known about it.
+#[derive(Debug)]
+struct Row {
+    tag: Tag,
+    status: &'static str,
+    parent: Option<Tag>,
+    branched_from: Option<String>,
+    created_unix: Option<u64>,
+    /// Of one that is ready.
+    manifest: Option<Manifest>,
+    /// Of one that is not: why.
+    warning: Option<String>,
+}
+
+impl From<Listed> for Row {
+    fn from((tag, found): Listed) -> Self {
+        let empty = Self {
+            tag,
+            status: "failed",
+            parent: None,
+            branched_from: None,
+            created_unix: None,
+            manifest: None,
+            warning: None,
+        };
+        let status = match found {
+            Ok(status) => status,
+            Err(error) => return Self { warning: Some(chain(&error.into())), ..empty },
+        };
+        let known = Self {
+            status: status.word(),
+            parent: status.parent().map(|parent| parent.tag.clone()),
+            created_unix: Some(status.created_unix()),
+            ..empty
+        };
+        match status {
+            Status::Ready(snapshot) => {
+                let manifest = snapshot.manifest().clone();
+                Self { branched_from: manifest.branched_from.clone(), manifest: Some(manifest), ..known }
+            }
+            Status::Writing(intent) => Self { branched_from: intent.branched_from, ..known },
+            Status::Failed(failure) => {
+                Self { branched_from: failure.intent.branched_from, warning: Some(failure.reason), ..known }
+            }
+        }
+    }
+}
 
 pub(crate) fn images(args: &ImagesArgs) -> anyhow::Result<ExitCode> {
     let dirs = Dirs::from_env()?;
     if let Some(code) = Forward::printing(Need::Kept).away(&dirs)? {
         return Ok(code);
     }
-    let listed = Store::new(&dirs).list()?.into_iter();
-    let rows: Vec<Row> = listed
-        .map(|(tag, snapshot)| {
-            let manifest = snapshot.map(|snapshot| snapshot.manifest().clone());
-            (tag, manifest.map_err(|error| chain(&error.into())))
-        })
-        .collect();
+    let rows: Vec<Row> = Store::new(&dirs).list()?.into_iter().map(Row::from).collect();
     if args.json {
         output::line(&Value::Array(rows.iter().map(as_json).collect()).to_string())?;
     } else {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        output::line(&as_table(&rows, now))?;
+        output::line(&as_table(&rows, now()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -49,6 +87,8 @@ pub(crate) fn images(args: &ImagesArgs) -> anyhow::Result<ExitCode> {
 fn as_table(rows: &[Row], now: u64) -> String {
     let columns = [
         Column::Left("TAG"),
+        Column::Left("STATUS"),
+        Column::Left("PARENT"),
         Column::Right("SIZE"),
         Column::Right("MEMORY"),
         Column::Right("VCPUS"),
@@ -56,75 +96,109 @@ fn as_table(rows: &[Row], now: u64) -> String {
         Column::Left("RECIPE"),
         Column::Left("WARM"),
     ];
-    let whole = rows.iter().filter_map(|(tag, manifest)| Some((tag, manifest.as_ref().ok()?)));
-    let cells: Vec<_> = whole.clone().map(|(tag, manifest)| cells(tag, manifest, now)).collect();
+    let cells: Vec<_> = rows.iter().map(|row| cells(row, now)).collect();
     let mut text = table(columns, &cells);
-    let total = whole.map(|(_, manifest)| manifest.sizes.occupied).sum();
     let plural = if rows.len() == 1 { "" } else { "s" };
-    text += &format!("\n{} snapshot{plural}, {}", rows.len(), bytes(total));
-    for (tag, problem) in rows.iter().filter_map(|(tag, manifest)| Some((tag, manifest.as_ref().err()?))) {
+    text += &format!("\n{} snapshot{plural}, {}", rows.len(), bytes(occupied(rows)));
+    for (tag, problem) in rows.iter().filter_map(|row| Some((&row.tag, row.warning.as_ref()?))) {
         text += &format!("\n! {tag}: {problem}");
     }
     text
 }
 
-fn cells(tag: &Tag, manifest: &Manifest, now: u64) -> [String; 7] {
+/// What they share counts once.
+fn occupied(rows: &[Row]) -> u64 {
+    let manifests = || rows.iter().filter_map(|row| row.manifest.as_ref());
+    let layers: HashMap<_, _> =
+        manifests().flat_map(Manifest::layers).map(|layer| (layer.digest, layer.data_bytes)).collect();
+    let sizes = layers.into_values().chain(manifests().map(|manifest| manifest.state.bytes));
+    sizes.fold(0, u64::saturating_add)
+}
+
+fn cells(row: &Row, now: u64) -> [String; 9] {
     let dash = || "-".to_owned();
+    let of = |show: &dyn Fn(&Manifest) -> String| row.manifest.as_ref().map_or_else(dash, show);
     [
-        tag.to_string(),
-        bytes(manifest.sizes.occupied),
-        manifest.memory.to_string(),
-        manifest.vcpus.to_string(),
-        age(now.saturating_sub(manifest.created_unix)),
-        manifest.recipe.as_ref().map_or_else(dash, ToString::to_string),
-        manifest.interpreter.map_or_else(dash, |interpreter| interpreter.to_string()),
+        row.tag.to_string(),
+        row.status.to_owned(),
+        row.parent.as_ref().map_or_else(dash, ToString::to_string),
+        of(&|manifest| bytes(manifest.stored_bytes())),
+        of(&|manifest| manifest.memory.to_string()),
+        of(&|manifest| manifest.vcpus.to_string()),
+        row.created_unix.map_or_else(dash, |created| age(now.saturating_sub(created))),
+        of(&|manifest| manifest.recipe.as_ref().map_or_else(dash, ToString::to_string)),
+        of(&|manifest| manifest.interpreter.map_or_else(dash, |interpreter| interpreter.to_string())),
     ]
 }
 
-fn as_json((tag, manifest): &Row) -> Value {
-    match manifest {
-        Ok(manifest) => json!({
-            "tag": tag,
-            "status": "ready",
-            "id": manifest.id,
-            "created_at_unix": manifest.created_unix,
-            "recipe": manifest.recipe,
-            "kernel": manifest.kernel,
-            "vcpus": manifest.vcpus,
-            "memory_bytes": manifest.memory,
-            "occupied_bytes": manifest.sizes.occupied,
-            "interpreter": manifest.interpreter,
-        }),
-        Err(problem) => json!({ "tag": tag, "status": "failed", "warning": problem }),
+fn as_json(row: &Row) -> Value {
+    let mut json = json!({
+        "tag": row.tag,
+        "status": row.status,
+        "parent_tag": row.parent,
+        "branched_from": row.branched_from,
+        "created_at_unix": row.created_unix,
+    });
+    if let Some(warning) = &row.warning {
+        json["warning"] = warning.as_str().into();
     }
+    if let Some(manifest) = &row.manifest {
+        json["id"] = manifest.id.as_str().into();
+        json["recipe"] = json!(manifest.recipe);
+        json["kernel"] = manifest.kernel.as_str().into();
+        json["vcpus"] = json!(manifest.vcpus);
+        json["memory_bytes"] = json!(manifest.memory);
+        json["occupied_bytes"] = manifest.stored_bytes().into();
+        json["interpreter"] = json!(manifest.interpreter);
+    }
+    json
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn manifest() -> Manifest {
-        serde_json::from_value(json!({
-            "format": 1, "tag": "pyagent", "id": "x", "created_unix": 1000, "parent": null, "recipe": "python-numpy",
-            "kernel": "6.1", "agent": "0.1.0", "vcpus": 2, "memory": 536_870_912_u64, "images": [], "network": false,
-            "interpreter": "python3", "sizes": {
-                "state": 1, "memory": 1, "layers": [], "memory_used": 1, "disk_used": 1, "occupied": 90_000_000
-            },
+    fn ready(tag: &str, parent: Option<&str>, layers: &[(u8, u64)]) -> Row {
+        let layers = layers.iter().map(|(digit, data_bytes)| {
+            json!({ "digest": digit.to_string().repeat(64), "file_bytes": 1, "data_bytes": data_bytes })
+        });
+        let manifest: Manifest = serde_json::from_value(json!({
+            "format": 2, "tag": tag, "id": "x", "created_unix": 1000, "parent": null, "branched_from": null,
+            "pause_us": null, "recipe": "python-numpy", "kernel": "6.1", "agent": "0.1.0", "vcpus": 2,
+            "memory": 536_870_912_u64, "network": false, "interpreter": "python3",
+            "state": { "digest": "0".repeat(64), "bytes": 1 << 20 }, "memory_layers": layers.collect::<Vec<_>>(),
+            "disks": [],
         }))
-        .unwrap()
+        .unwrap();
+        Row {
+            tag: tag.parse().unwrap(),
+            status: "ready",
+            parent: parent.map(|parent| parent.parse().unwrap()),
+            branched_from: None,
+            created_unix: Some(1000),
+            manifest: Some(manifest),
+            warning: None,
+        }
     }
 
     #[test]
-    fn the_damaged_are_told_below_the_whole() {
-        let rows =
-            [("pyagent".parse().unwrap(), Ok(manifest())), ("old".parse().unwrap(), Err("it is damaged".to_owned()))];
+    fn the_damaged_are_told_below_and_what_is_shared_counts_once() {
+        let error = engine::StoreError::Failed { tag: "old".parse().unwrap(), reason: "no room".into() };
+        let rows = [
+            ready("pyagent", None, &[(1, 80 << 20)]),
+            ready("more", Some("pyagent"), &[(1, 80 << 20), (2, 10 << 20)]),
+            Row::from(("old".parse().unwrap(), Err(error))),
+        ];
         let expected = "\
-TAG        SIZE   MEMORY  VCPUS   AGE  RECIPE        WARM
-pyagent  85 MiB  512 MiB      2  60 s  python-numpy  python3
-2 snapshots, 85 MiB
-! old: it is damaged";
+TAG      STATUS  PARENT     SIZE   MEMORY  VCPUS   AGE  RECIPE        WARM
+pyagent  ready   -        81 MiB  512 MiB      2  60 s  python-numpy  python3
+more     ready   pyagent  91 MiB  512 MiB      2  60 s  python-numpy  python3
+old      failed  -             -        -      -     -  -             -
+3 snapshots, 92 MiB
+! old: snapshot `old` could not be written: no room; take it again, or forget it with `forkd rmi old`";
         assert_eq!(as_table(&rows, 1060), expected);
-        assert_eq!(as_json(&rows[1])["status"], "failed");
+        assert_eq!(as_json(&rows[2])["status"], "failed");
+        assert_eq!(as_json(&rows[1])["parent_tag"], "pyagent");
         assert_eq!(as_json(&rows[0])["interpreter"], "python3");
     }
 }

@@ -1,7 +1,6 @@
 //! `forkd ls`: the children that live.
 
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use engine::{Child, MemoryUse, list};
@@ -10,7 +9,7 @@ use types::Dirs;
 
 use crate::forward::{Forward, Need};
 use crate::output;
-use crate::table::{Column, age, table};
+use crate::table::{Column, age, now, table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,8 +43,7 @@ pub(crate) fn ls(args: &LsArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         output::line(&Value::Array(rows.iter().map(as_json).collect()).to_string())?;
     } else {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        output::line(&as_table(&rows, now))?;
+        output::line(&as_table(&rows, now()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -12,6 +12,7 @@ mod eval;
 mod exec;
 mod fork;
 mod forward;
+mod gc;
 mod images;
 mod interrupts;
 mod joined;
@@ -27,10 +28,14 @@ mod rmi;
 mod run;
 mod seconds;
 mod snapshot;
+mod snapshot_compact;
+mod snapshot_info;
 mod stream;
 mod table;
 mod terminal;
 mod timings;
+mod tree;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -78,7 +83,12 @@ enum Verb {
     Ping(ping::PingArgs),
     Kill(kill::KillArgs),
     Images(images::ImagesArgs),
+    Tree(tree::TreeArgs),
+    SnapshotInfo(snapshot_info::SnapshotInfoArgs),
+    SnapshotCompact(snapshot_compact::SnapshotCompactArgs),
     Rmi(rmi::RmiArgs),
+    Gc(gc::GcArgs),
+    Verify(verify::VerifyArgs),
     Machine(machine::MachineArgs),
     /// Prints the version
     Version,
@@ -100,7 +110,12 @@ fn main() -> ExitCode {
         Verb::Ping(args) => ping::ping(&args),
         Verb::Kill(args) => kill::kill(&args),
         Verb::Images(args) => images::images(&args),
+        Verb::Tree(args) => tree::tree(&args),
+        Verb::SnapshotInfo(args) => snapshot_info::snapshot_info(&args),
+        Verb::SnapshotCompact(args) => snapshot_compact::snapshot_compact(&args),
         Verb::Rmi(args) => rmi::rmi(&args),
+        Verb::Gc(args) => gc::gc(&args),
+        Verb::Verify(args) => verify::verify(&args),
         Verb::Machine(args) => machine::machine(&args),
         Verb::Version => output::line(concat!("forkd ", env!("CARGO_PKG_VERSION"))).map(|()| ExitCode::SUCCESS),
     };

@@ -169,10 +169,10 @@ fn summary(taken: &Taken) -> String {
         seconds(taken.boot_us),
         seconds(taken.warm_us),
         seconds(taken.freeze_us),
-        bytes(manifest.sizes.memory_used),
+        bytes(manifest.memory_stored().chain),
         manifest.memory,
-        bytes(manifest.sizes.disk_used),
-        bytes(manifest.sizes.occupied),
+        bytes(manifest.disk_stored().chain),
+        bytes(manifest.stored_bytes()),
     )
 }
 

@@ -1,5 +1,7 @@
 //! Columns that a person can read, and a script can split at blanks.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 /// A column's heading, and on which side its values are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Column {
@@ -34,6 +36,11 @@ pub(crate) fn table<const N: usize>(columns: [Column; N], rows: &[[String; N]]) 
     let heading = line(columns.map(Column::heading));
     let lines = rows.iter().map(|row| line(std::array::from_fn(|index| row[index].as_str())));
     std::iter::once(heading).chain(lines).collect::<Vec<_>>().join("\n")
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// How long ago, in the largest unit that says something.

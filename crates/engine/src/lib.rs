@@ -63,7 +63,10 @@ pub use process::ProcessError;
 pub use programs::{Program, ProgramError, on_path};
 pub use proto::control::{Lifetime, Outcome};
 pub use snapshot::{SnapshotError, SnapshotSpec, Taken, WarmError, WarmUp, snapshot};
-pub use store::{Existing, Manifest, Snapshot, Store, StoreError};
-pub use template::{TemplateError, remove_snapshot, start_template, stop_template};
+pub use store::{
+    Ancestor, Collected, Existing, Failure, Finding, Garbage, Info, Intent, Listed, Manifest, Parent, Removal,
+    Snapshot, Status, Store, StoreError, Stored, Verified,
+};
+pub use template::{TemplateError, remove_snapshot, start_template, stop_template, template_runs};
 pub use vm::{BootTimings, Stopper, Vm};
 pub use vmdir::VmDirError;

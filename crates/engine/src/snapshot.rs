@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use session::SessionError;
-use store::{Described, Existing, Snapshot, Staged, Store, StoreError};
+use store::{Described, Existing, Origin, Snapshot, Staged, Store, StoreError};
 use types::progress::Progress;
 use types::{Dirs, RecipeName, Tag};
 
@@ -102,20 +102,17 @@ pub struct Taken {
 /// When any step fails, the time is up or it is called off.
 pub fn snapshot(spec: SnapshotSpec, dirs: &Dirs, progress: &dyn Progress) -> Result<Taken, SnapshotError> {
     let SnapshotSpec { tag, existing, boot: boot_spec, recipe, warm_up, limit } = spec;
-    let staged = Store::new(dirs).stage(&tag, existing)?;
+    let staged = Store::new(dirs).stage(&tag, existing, Origin::booted(vec![boot_spec.image.clone()]))?;
     let cancel = boot_spec.cancel.clone();
     let mut described = Described {
-        parent: None,
         recipe,
         kernel: String::new(),
         agent: String::new(),
         vcpus: boot_spec.vcpus,
         memory: boot_spec.memory,
-        images: vec![boot_spec.image.clone()],
         network: boot_spec.tap.is_some(),
         interpreter: warm_up.interpreter,
-        memory_used: 0,
-        disk_used: 0,
+        pause_us: None,
     };
     let stage = progress.stage("Booting the VM", None);
     let vm = boot(boot_spec, dirs)?;
@@ -128,7 +125,7 @@ pub fn snapshot(spec: SnapshotSpec, dirs: &Dirs, progress: &dyn Progress) -> Res
     let warm_us = micros(begun.elapsed());
     let begun = Instant::now();
     let frozen = freeze(vm, &staged, cancel.as_ref(), progress)?;
-    (described.memory_used, described.disk_used) = (frozen.memory_bytes, frozen.disk_bytes);
+    described.pause_us = Some(frozen.pause_us);
     let snapshot = staged.commit(described)?;
     let freeze_us = micros(begun.elapsed());
     stop_template(&tag, dirs).map_err(|source| SnapshotError::OldTemplate { source })?;

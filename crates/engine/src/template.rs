@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use proto::control::{ControlError, ControlSocket, RefusalCode, ToVmm};
-use store::{Snapshot, StoreError};
+use store::{Removal, Snapshot, StoreError};
 use types::{Dirs, Tag};
 
 use crate::cancel::Cancel;
@@ -220,6 +220,14 @@ pub fn start_template(tag: &Tag, dirs: &Dirs) -> Result<(), TemplateError> {
     template(tag, &snapshot, dirs, None).map(|_| ())
 }
 
+/// Whether a template of this snapshot runs.
+///
+/// # Errors
+/// When its socket cannot be called.
+pub fn template_runs(tag: &Tag, snapshot_id: &str, dirs: &Dirs) -> Result<bool, TemplateError> {
+    Ok(Place::new(dirs, tag).find(snapshot_id)?.is_some())
+}
+
 /// Ends the template of a tag; true if one ran. Its children go on.
 ///
 /// # Errors
@@ -235,20 +243,23 @@ pub fn stop_template(tag: &Tag, dirs: &Dirs) -> Result<bool, TemplateError> {
     Ok(ran)
 }
 
-/// Ends a tag's template and removes its snapshot.
+/// Removes a snapshot and ends its template; returns all tags that went.
 ///
 /// # Errors
 /// When there is no such snapshot, or other snapshots are made of it.
-pub fn remove_snapshot(tag: &Tag, dirs: &Dirs) -> Result<(), TemplateError> {
-    let place = Place::new(dirs, tag);
-    // Held throughout, so that nobody starts a template of what is about to go.
-    let held = Held::take(&place.dir)?;
-    let removed = match place.end(&held) {
-        Ok(_) => store::Store::new(dirs).remove(tag).map_err(Into::into),
-        Err(error) => Err(error),
+pub fn remove_snapshot(tag: &Tag, removal: Removal, dirs: &Dirs) -> Result<Vec<Tag>, TemplateError> {
+    let removed = store::Store::new(dirs).remove(tag, removal);
+    let orphans = match &removed {
+        Ok(tags) => &tags[..],
+        // Its template may have been left behind.
+        Err(StoreError::Unknown { tag }) => std::slice::from_ref(tag),
+        Err(_) => &[],
     };
-    held.remove()?;
-    removed
+    // Afterwards: whoever starts one from now on finds no snapshot, and whoever was about to is waited for.
+    for orphan in orphans {
+        stop_template(orphan, dirs)?;
+    }
+    Ok(removed?)
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use store::{Described, Existing, Snapshot, Store};
+use layer::Writer;
+use store::{Described, Existing, Origin, Snapshot, Store};
 use types::{Dirs, GuestMemorySize, Tag, VcpuCount};
 
 use crate::template::{Template, TemplateError};
@@ -32,22 +33,21 @@ impl World {
 
     /// Puts a new snapshot in the place of the one there is.
     pub(crate) fn take_snapshot(&self) {
-        let staged = Store::new(&self.dirs).stage(&self.tag, Existing::Replace).unwrap();
+        let origin = Origin::booted(vec![self.home.path().join("image")]);
+        let staged = Store::new(&self.dirs).stage(&self.tag, Existing::Replace, origin).unwrap();
         staged.state().unwrap().write_all(b"state").unwrap();
-        staged.memory().unwrap().set_len(4096).unwrap();
-        staged.layer(0).unwrap().write_all(b"layer").unwrap();
+        for file in [staged.memory().unwrap(), staged.layer(0).unwrap()] {
+            Writer::create(&file, 4096).unwrap().finish().unwrap();
+        }
         let described = Described {
-            parent: None,
             recipe: None,
             kernel: "none".into(),
             agent: "scripted".into(),
             vcpus: VcpuCount::DEFAULT,
             memory: GuestMemorySize::DEFAULT,
-            images: vec![self.home.path().join("image")],
             network: false,
             interpreter: None,
-            memory_used: 0,
-            disk_used: 0,
+            pause_us: None,
         };
         staged.commit(described).unwrap();
     }

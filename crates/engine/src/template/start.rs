@@ -84,11 +84,17 @@ fn load(
     place: &Place,
     cancel: Option<&Cancel>,
 ) -> Result<(), TemplateError> {
-    let disks = files.disks.iter().map(|_| DiskLayers { base: DiskBase::Image, layers: 1 }).collect();
-    let layers = files.disks.iter().flatten();
-    let fds: Vec<_> = [&files.state, &files.memory].into_iter().chain(layers).map(AsFd::as_fd).collect();
+    let count = |layers: &[File]| u8::try_from(layers.len()).expect("the store has no longer chains");
+    let memory = LayerCount::new(count(&files.memory)).expect("the store has no memory without a layer");
+    let disks = files.disks.iter().map(|disk| {
+        let base = if disk.image.is_some() { DiskBase::Image } else { DiskBase::Zero };
+        DiskLayers { base, layers: count(&disk.layers) }
+    });
+    let disks = disks.collect();
+    let of_disks = files.disks.iter().flat_map(|disk| disk.image.iter().chain(&disk.layers));
+    let fds: Vec<_> = std::iter::once(&files.state).chain(&files.memory).chain(of_disks).map(AsFd::as_fd).collect();
     let log = || console::tail(&place.log());
-    if let Err(error) = control.send(&ToVmm::Load(LoadSpec { memory: LayerCount::MIN, disks, tops }), &fds) {
+    if let Err(error) = control.send(&ToVmm::Load(LoadSpec { memory, disks, tops }), &fds) {
         log::debug!("the request to load: {error}");
         return Err(TemplateError::Died { log: log() });
     }

@@ -17,8 +17,11 @@ fn a_template_is_started_once_and_found_afterwards() {
     let again = world.start("must-not-be-started").unwrap();
     assert_eq!(first.process.pid(), again.process.pid());
     assert_eq!(getsid(Pid::from_raw(first.process.pid())).unwrap().as_raw_nonzero().get(), first.process.pid());
+    let runs = |id: &str| template_runs(&world.tag, id, &world.dirs).unwrap();
+    assert!(runs(&world.snapshot().manifest().id) && !runs("another"));
     assert!(stop_template(&world.tag, &world.dirs).unwrap());
     assert!(first.process.wait(Instant::now() + LONG).unwrap());
+    assert!(!runs(&world.snapshot().manifest().id));
     assert!(!stop_template(&world.tag, &world.dirs).unwrap(), "none runs any more");
     assert_eq!(left(&world), 0);
 }
@@ -83,11 +86,11 @@ fn one_whose_starter_was_killed_halfway_is_ended() {
 fn a_snapshot_goes_with_its_template() {
     let world = World::new();
     let template = world.start("obeys").unwrap();
-    remove_snapshot(&world.tag, &world.dirs).unwrap();
+    assert_eq!(remove_snapshot(&world.tag, Removal::Plain, &world.dirs).unwrap(), std::slice::from_ref(&world.tag));
     assert!(template.process.wait(Instant::now() + LONG).unwrap());
     assert!(!store::Store::new(&world.dirs).path(&world.tag).exists());
     assert_eq!(left(&world), 0);
-    let again = remove_snapshot(&world.tag, &world.dirs).unwrap_err();
+    let again = remove_snapshot(&world.tag, Removal::Plain, &world.dirs).unwrap_err();
     assert!(matches!(again, TemplateError::Store(StoreError::Unknown { .. })));
     assert_eq!(left(&world), 0);
 }
