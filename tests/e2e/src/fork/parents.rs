@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use engine::{BootSpec, Existing, SnapshotSpec, WarmUp, remove_snapshot, snapshot};
+use engine::{BootSpec, Existing, Removal, SnapshotSpec, WarmUp, remove_snapshot, snapshot};
 use proto::guest::AGENT_PORT;
 use session::{Connection, EvalRequest};
 use types::progress::{Progress, Silent, Stage};
@@ -105,7 +105,7 @@ impl Parents {
     /// Removes the snapshots and ends their templates.
     pub(crate) fn remove(&self, dirs: &Dirs) {
         for parent in self.taken.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            let removed = parent.tag().and_then(|tag| Ok(remove_snapshot(&tag, dirs)?));
+            let removed = parent.tag().and_then(|tag| Ok(remove_snapshot(&tag, Removal::Force, dirs)?));
             if let Err(error) = removed {
                 eprintln!("the snapshot of {parent:?} is left: {error:#}");
             }

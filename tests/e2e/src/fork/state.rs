@@ -48,10 +48,12 @@ fn state_is_isolated(host: &Host) -> Result<()> {
 
 /// Every file of a snapshot, with a hash of all that is not a hole.
 fn fingerprints(host: &Host, tag: &Tag) -> Result<Vec<(PathBuf, u64)>> {
-    let entries = fs::read_dir(Store::new(&host.dirs).path(tag))?.collect::<Result<Vec<_>, _>>()?;
+    let store = Store::new(&host.dirs);
+    let entries = fs::read_dir(store.path(tag))?.collect::<Result<Vec<_>, _>>()?;
     let mut files: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).collect();
+    files.extend(store.get(tag)?.manifest().layers().map(|layer| store.layer_path(&layer.digest)));
     files.sort();
-    ensure!(files.len() == 4, "{files:?} are not a manifest, a state, a memory and a layer");
+    ensure!(files.len() == 4, "{files:?} are not a manifest, a state, and a layer each of memory and disk");
     files.into_iter().map(|path| Ok((path.clone(), fingerprint(&path)?))).collect()
 }
 
