@@ -14,6 +14,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("vmm", &["tokio", "engine", "image", "session"]),
     ("agent", &["tokio", "kvm-ioctls", "engine", "clap"]),
     ("image", &["proto", "virtio", "engine", "clap"]),
+    ("layer", &["types", "proto", "store", "kvm-ioctls", "tokio"]),
     ("store", &["proto", "engine", "clap", "tokio"]),
     ("engine", &["vmm", "kvm-ioctls", "clap", "tokio", "machine"]),
     ("machine", &["vmm", "kvm-ioctls", "clap", "tokio"]),

@@ -8,7 +8,7 @@ use types::progress::{Progress, Stage};
 
 use crate::manifest::LayerRef;
 use crate::open::{damaged, layer_name};
-use crate::{Snapshot, Status, Store, StoreError};
+use crate::{Snapshot, Store, StoreError};
 
 /// What was looked at, and what is wrong.
 #[derive(Debug, Default)]
@@ -41,21 +41,22 @@ struct Check<'s> {
 }
 
 impl Store {
-    /// Reads all that these snapshots need, or all that any does, and compares it with what was written. Those that are
-    /// being written or failed have nothing yet.
+    /// Reads all that these snapshots need, or all that any does, and compares it with what was written.
     ///
     /// # Errors
-    /// When the store cannot be read. Damage is not an error but what is returned.
+    /// When one that is named is not ready, or the store cannot be read. Damage is not an error but what is returned.
     pub fn verify(&self, tags: &[Tag], progress: &dyn Progress) -> Result<Verified, StoreError> {
         let mut verified = Verified::default();
         let mut snapshots = Vec::new();
         for tag in if tags.is_empty() { self.tags()? } else { tags.to_vec() } {
-            match self.status(&tag) {
-                Ok(Status::Ready(snapshot)) => snapshots.push((tag, snapshot)),
-                Ok(Status::Writing(_) | Status::Failed(_)) => {}
-                // Gone meanwhile, unless somebody asked for it.
-                Err(StoreError::Unknown { .. }) if tags.is_empty() => {}
-                Err(error @ StoreError::Unknown { .. }) => return Err(error),
+            match self.get(&tag) {
+                Ok(snapshot) => snapshots.push((tag, snapshot)),
+                Err(error @ (StoreError::Unknown { .. } | StoreError::Writing { .. } | StoreError::Failed { .. })) => {
+                    // There is nothing to look at, unless somebody asked for it.
+                    if !tags.is_empty() {
+                        return Err(error);
+                    }
+                }
                 Err(problem) => verified.findings.push(Finding { tag, problem }),
             }
         }

@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("cli::run_hands_over_streams_and_code", run_hands_over_streams_and_code),
     ("cli::stdin_crosses", stdin_crosses),
     ("cli::the_doctor_answers_a_person_and_a_program", the_doctor_answers_a_person_and_a_program),
+    ("cli::the_store_is_looked_after", the_store_is_looked_after),
     ("cli::bad_words_are_usage_errors", bad_words_are_usage_errors),
 ];
 
@@ -51,6 +52,22 @@ fn the_doctor_answers_a_person_and_a_program(host: &Host) -> Result<()> {
     let kvm = report["checks"].as_array().context("checks")?.iter().find(|check| check["name"] == "kvm");
     let verdict = kvm.context("a check of kvm")?["verdict"].as_str().context("its verdict")?;
     ensure!((verdict == "pass") == host.has_kvm(), "{verdict}");
+    Ok(())
+}
+
+fn the_store_is_looked_after(host: &Host) -> Result<()> {
+    for words in [&["gc"][..], &["verify", "--quiet"], &["tree"], &["tree", "--json"], &["images"]] {
+        let output = forkd(host).args(words).output()?;
+        ensure!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(!output.stdout.is_empty(), "{words:?} said nothing");
+    }
+    for verb in ["snapshot-info", "rmi", "verify"] {
+        let output = forkd(host).args([verb, "nobody-made-this"]).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(1) && said.contains("there is no snapshot"), "{verb}: {said}");
+    }
+    let output = forkd(host).args(["rmi", "--cascade", "--force", "x"]).output()?;
+    ensure!(output.status.code() == Some(2));
     Ok(())
 }
 

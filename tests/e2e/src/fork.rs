@@ -17,5 +17,6 @@ pub(crate) mod identity;
 pub(crate) mod leaks;
 pub(crate) mod limits;
 pub(crate) mod state;
+pub(crate) mod stored;
 
 pub(crate) use parents::{Parent, Parents};

@@ -47,6 +47,7 @@ const VM_TESTS: &[&[Test]] = &[
     fork::busy::TESTS,
     fork::deaths::TESTS,
     fork::damage::TESTS,
+    fork::stored::TESTS,
 ];
 /// The same, but each alone: they take all there is, or would take for theirs what others leave.
 const LONE_TESTS: &[&[Test]] =
