@@ -83,8 +83,9 @@ impl Store {
     /// An empty place for a new snapshot; gone when dropped without [`Staged::commit`]. What it builds on stays as long.
     ///
     /// # Errors
-    /// [`StoreError::Exists`] when the tag is taken and may not be replaced, which is checked again at the end;
-    /// [`StoreError::TooDeep`] when nothing more can lie over what it builds on.
+    /// [`StoreError::Exists`] when the tag is taken and may not be replaced, which is checked again at the end, and
+    /// [`StoreError::Writing`] when it is about to be; [`StoreError::TooDeep`] when nothing more can lie over what it
+    /// builds on.
     pub fn stage(&self, tag: &Tag, existing: Existing, origin: Origin) -> Result<Staged, StoreError> {
         Staged::create(self, tag, existing, origin)
     }

@@ -76,6 +76,9 @@ impl Staged {
         let _guard = sweep::guard(&store.dir)?;
         store.pool.make()?;
         sweep::each_dead(&store.dir, sweep::remove_tree)?;
+        if existing == Existing::Keep && store.writer_of(tag)?.is_some() {
+            return Err(StoreError::Writing { tag: tag.clone() });
+        }
         let (path, lock) = sweep::make(&store.dir)?;
         let staged = Self { store: store.clone(), intent, existing, foundation, path, _lock: lock };
         staged.expect_free()?;

@@ -167,7 +167,7 @@ impl Store {
         }
     }
 
-    fn writer_of(&self, tag: &Tag) -> Result<Option<Intent>, StoreError> {
+    pub(crate) fn writer_of(&self, tag: &Tag) -> Result<Option<Intent>, StoreError> {
         Ok(self.writers()?.into_iter().find(|intent| intent.tag == *tag))
     }
 }

@@ -143,7 +143,9 @@ fn what_was_written_is_found_listed_and_removed() {
 fn a_tag_that_is_taken_is_refused_early_and_late() {
     let world = World::new();
     let stage = || world.store.stage(&tag("a"), Existing::Keep, world.booted());
-    let (early, late) = (stage().unwrap(), stage().unwrap());
+    let late = stage().unwrap();
+    assert!(matches!(stage(), Err(StoreError::Writing { .. })), "somebody is about to take it");
+    let early = world.store.stage(&tag("a"), Existing::Replace, world.booted()).unwrap();
     fill(&early, "first", &[(1, 1)]);
     fill(&late, "second", &[(2, 2)]);
     early.commit(described()).unwrap();
