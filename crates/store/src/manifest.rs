@@ -165,6 +165,12 @@ impl Manifest {
         Ok(())
     }
 
+    /// Whether another snapshot's layers can lie over these.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.expect_room().is_ok()
+    }
+
     /// How it is named by those that descend from it.
     #[must_use]
     pub fn as_parent(&self) -> Parent {

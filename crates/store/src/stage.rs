@@ -83,12 +83,28 @@ impl Staged {
         let staged = Self { store: store.clone(), intent, existing, foundation, path, _lock: lock };
         staged.expect_free()?;
         staged.expect_foundation()?;
-        // Whoever reads it reads all of it.
-        staged.write("intent.new", &staged.intent)?;
-        let (new, path) = (staged.path.join("intent.new"), staged.path.join(INTENT));
-        fs::rename(&new, &path).map_err(StoreError::io("put in place", &path))?;
+        staged.write_intent()?;
         reached("staged");
         Ok(staged)
+    }
+
+    /// Says what its layers lie on, where that was left for later. From now on it stays.
+    ///
+    /// # Errors
+    /// [`StoreError::TooDeep`] when nothing more can lie over it; [`StoreError::Damaged`] when it is not there.
+    pub fn lay(&mut self, under: Under) -> Result<(), StoreError> {
+        self.foundation = Foundation::lay(under)?;
+        self.intent.under = self.foundation.layers().map(|layer| layer.digest).collect();
+        let _guard = sweep::guard(&self.store.dir)?;
+        self.expect_foundation()?;
+        self.write_intent()
+    }
+
+    /// Whoever reads it reads all of it.
+    fn write_intent(&self) -> Result<(), StoreError> {
+        self.write("intent.new", &self.intent)?;
+        let (new, path) = (self.path.join("intent.new"), self.path.join(INTENT));
+        fs::rename(&new, &path).map_err(StoreError::io("put in place", &path))
     }
 
     /// The id that the snapshot will have.

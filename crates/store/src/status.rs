@@ -34,6 +34,20 @@ pub enum Status {
     Failed(Failure),
 }
 
+impl Status {
+    /// The snapshot, if it is ready.
+    ///
+    /// # Errors
+    /// [`StoreError::Writing`] or [`StoreError::Failed`] when it is not.
+    pub fn into_ready(self, tag: &Tag) -> Result<Snapshot, StoreError> {
+        match self {
+            Self::Ready(snapshot) => Ok(snapshot),
+            Self::Writing(_) => Err(StoreError::Writing { tag: tag.clone() }),
+            Self::Failed(failure) => Err(StoreError::Failed { tag: tag.clone(), reason: failure.reason }),
+        }
+    }
+}
+
 /// What a writer is about to make.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
@@ -91,11 +105,7 @@ impl Store {
     /// [`StoreError::Unknown`], [`StoreError::Writing`] or [`StoreError::Failed`] when there is none; otherwise what is
     /// wrong with it.
     pub fn get(&self, tag: &Tag) -> Result<Snapshot, StoreError> {
-        match self.status(tag)? {
-            Status::Ready(snapshot) => Ok(snapshot),
-            Status::Writing(_) => Err(StoreError::Writing { tag: tag.clone() }),
-            Status::Failed(failure) => Err(StoreError::Failed { tag: tag.clone(), reason: failure.reason }),
-        }
+        self.status(tag)?.into_ready(tag)
     }
 
     /// All tags in order, each as far as it is; those that lack a file are damaged. Changes nothing.

@@ -23,10 +23,12 @@ pub struct Origin {
 pub enum Under {
     /// Each disk's on an image, as that is now; the memory's on nothing.
     Images(Vec<PathBuf>),
-    /// The same, on the images that this snapshot's disks have.
+    /// The same, on the images that this snapshot's disks have, or on the layers that stand for them.
     ImagesOf(Box<Manifest>),
     /// All on this snapshot's.
     LayersOf(Box<Manifest>),
+    /// That is said before it is committed: the snapshot they lie on may still be written.
+    Later,
 }
 
 impl Origin {
@@ -67,13 +69,13 @@ impl Foundation {
                 (Vec::new(), disks.collect::<Result<_, _>>()?)
             }
             Under::ImagesOf(manifest) => {
-                let disks = manifest.disks.into_iter().map(|disk| DiskRef { layers: Vec::new(), ..disk });
-                (Vec::new(), disks.map(DiskFoundation::over).collect())
+                (Vec::new(), manifest.disks.into_iter().map(lowest).map(DiskFoundation::over).collect())
             }
             Under::LayersOf(manifest) => {
                 manifest.expect_room()?;
                 (manifest.memory_layers, manifest.disks.into_iter().map(DiskFoundation::over).collect())
             }
+            Under::Later => (Vec::new(), Vec::new()),
         };
         Ok(Self { memory, disks })
     }
@@ -92,6 +94,12 @@ impl DiskFoundation {
     fn over(disk: DiskRef) -> Self {
         Self { image: disk.image, length: Some(disk.length), layers: disk.layers }
     }
+}
+
+/// A disk without what was written to it.
+fn lowest(mut disk: DiskRef) -> DiskRef {
+    disk.layers.truncate(usize::from(disk.image.is_none()));
+    disk
 }
 
 fn base_image(path: &Path) -> Result<BaseImage, StoreError> {
