@@ -27,6 +27,7 @@ use crate::freeze::CaptureError;
 use crate::frozen::Frozen;
 use crate::load::{Base, LoadError, rehearse};
 use crate::serve::{Running, ServeError};
+use crate::spawn::join;
 use crate::sys::fork::{self, Forked};
 use crate::template::{self, Template};
 use crate::vm::Vm;
@@ -35,7 +36,7 @@ use crate::vm::Vm;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BranchError {
     /// The files that came with the request.
-    #[error("{found} files came with the request to branch, 2 are needed")]
+    #[error("{found} files came with the request to branch, 2 or 3 are needed")]
     Files {
         /// How many came.
         found: usize,
@@ -52,6 +53,12 @@ pub(crate) enum BranchError {
     /// The host has no process left.
     #[error("the host refused a process: {source}")]
     Fork {
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Its control group.
+    #[error("the template is not let into its control group: {source}")]
+    Group {
         /// What the system says.
         source: io::Error,
     },
@@ -80,19 +87,24 @@ pub(crate) struct Seed {
     frozen: Frozen,
     listener: OwnedFd,
     log: OwnedFd,
+    /// The control group it joins, to be held to its source's limits no longer.
+    group: Option<OwnedFd>,
 }
 
 impl Vm {
     /// Forks the process at one instant of the VM.
     pub(crate) fn branch(&self, files: Vec<OwnedFd>) -> Result<Branched, BranchError> {
         let found = files.len();
-        let Ok([listener, log]) = <[OwnedFd; 2]>::try_from(files) else { return Err(BranchError::Files { found }) };
+        let mut files = files.into_iter();
+        let (Some(listener), Some(log), group, None) = (files.next(), files.next(), files.next(), files.next()) else {
+            return Err(BranchError::Files { found });
+        };
         fork::forget_children().map_err(|source| BranchError::Fork { source })?;
         let tops = self.fresh_tops().map_err(|source| BranchError::Top { source })?;
         let begun = Instant::now();
         let frozen = self.capture()?;
         match fork::fork() {
-            Ok(Forked::Child) => Ok(Branched::Template(Box::new(Seed { frozen, listener, log }))),
+            Ok(Forked::Child) => Ok(Branched::Template(Box::new(Seed { frozen, listener, log, group }))),
             Ok(Forked::Parent(pid)) => {
                 let sealed = self.seal(tops);
                 if sealed.is_err() {
@@ -132,7 +144,7 @@ impl Vm {
 
 /// Becomes a template, and serves until it is told to stop. In the forked process only.
 pub(crate) fn become_template(source: Running, seed: Seed) -> Result<(), ServeError> {
-    let Seed { frozen, listener, log } = seed;
+    let Seed { frozen, listener, log, group } = seed;
     let (kvm, ram, tops) = (Arc::clone(&source.vm.kvm), source.vm.ram.clone(), source.vm.tops.clone());
     let msr_indices = Arc::clone(&source.vm.msr_indices);
     let disks: Option<Vec<Base>> = source.vm.disks.iter().map(Base::of_branched).collect();
@@ -144,6 +156,7 @@ pub(crate) fn become_template(source: Running, seed: Seed) -> Result<(), ServeEr
     keep.extend(ram.image.as_ref().map(AsRawFd::as_raw_fd));
     keep.extend(disks.iter().flat_map(Base::descriptors));
     drop(log);
+    join(group).map_err(|source| BranchError::Group { source })?;
     fork::close_all_but(&keep)?;
     match rehearse(&kvm, &ram.mem, &frozen) {
         Ok(vcpus) => {

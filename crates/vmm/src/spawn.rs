@@ -66,7 +66,8 @@ impl Given {
 pub(crate) fn live(template: &mut Template, newborn: Newborn, asker: ControlSocket) -> Result<(), ServeError> {
     let mut stages = Stages::start();
     let Newborn { spec, given: Given { tap, cgroup } } = newborn;
-    let settled = join(cgroup).and_then(|()| settle(template, &spec, tap, &mut stages));
+    let joined = join(cgroup).map_err(host_error("the child its control group, and so its limits"));
+    let settled = joined.and_then(|()| settle(template, &spec, tap, &mut stages));
     let (mut running, _home) = match settled {
         Ok(settled) => settled,
         Err(error) => {
@@ -110,11 +111,11 @@ pub(crate) fn tell(asker: &ControlSocket, event: &FromVmm) -> Result<(), Control
 }
 
 /// Moves this process into its control group, if it has one.
-fn join(cgroup: Option<OwnedFd>) -> Result<(), BuildError> {
+pub(crate) fn join(cgroup: Option<OwnedFd>) -> io::Result<()> {
     let Some(cgroup) = cgroup else { return Ok(()) };
     // To the system, 0 is whoever writes it.
-    let written = rustix::io::retry_on_intr(|| rustix::io::write(&cgroup, b"0"));
-    written.map(drop).map_err(|error| host_error("the child its control group, and so its limits")(error.into()))
+    rustix::io::retry_on_intr(|| rustix::io::write(&cgroup, b"0"))?;
+    Ok(())
 }
 
 /// Makes everything of the child's own. The directory stays locked while the second part of the answer lives.

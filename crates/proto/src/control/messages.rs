@@ -31,7 +31,8 @@ pub enum ToVmm {
         descriptors: Vec<ChildDescriptor>,
     },
     /// To a running VM: makes a template of what it is at this instant, and runs on. Descriptors: the listening socket of
-    /// the template, and its log, open for writing. Answer: [`FromVmm::Branched`] or [`FromVmm::BranchFailed`].
+    /// the template, its log, open for writing, and, if the VM has a control group, the `cgroup.procs` of the one that the
+    /// template joins instead. Answer: [`FromVmm::Branched`] or [`FromVmm::BranchFailed`].
     Branch,
     /// To a template: writes down what it holds, in a process of its own, while it goes on serving. Descriptors: the
     /// state, the memory and a layer for each writable disk, all empty files open for reading and writing; then the
