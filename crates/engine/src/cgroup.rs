@@ -122,6 +122,15 @@ impl Groups {
     }
 }
 
+/// Where a process writes itself to join the group that this one is in; `None` where there are no groups.
+pub(crate) fn home() -> io::Result<Option<OwnedFd>> {
+    let groups = fs::read_to_string("/proc/self/cgroup")?;
+    let Some(own) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return Ok(None) };
+    let procs = mounts::hierarchies()?.into_iter().map(|root| root.join(own).join("cgroup.procs"));
+    let Some(procs) = procs.into_iter().find(|procs| procs.exists()) else { return Ok(None) };
+    Ok(Some(OpenOptions::new().write(true).open(procs)?.into()))
+}
+
 /// Lets the groups below have the controller.
 fn hand_down(group: &Path) -> Result<(), CgroupError> {
     let handed_down = group.join("cgroup.subtree_control");

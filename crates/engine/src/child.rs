@@ -30,6 +30,8 @@ const MAX_RECORD: u64 = 16 << 10;
 pub(crate) struct RecordV1 {
     pub(crate) id: String,
     pub(crate) tag: Tag,
+    /// The id of the snapshot that had the tag.
+    pub(crate) snapshot: String,
     pub(crate) created_unix_ms: u64,
     /// If there are any, it has a control group.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
@@ -133,6 +135,11 @@ impl Child {
     #[must_use]
     pub const fn tag(&self) -> &Tag {
         &self.record.tag
+    }
+
+    /// The id of that snapshot: the tag may have come to mean another one.
+    pub(crate) fn snapshot(&self) -> &str {
+        &self.record.snapshot
     }
 
     /// When it was made, in milliseconds since 1970.

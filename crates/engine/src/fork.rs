@@ -24,14 +24,14 @@ use std::time::{Duration, Instant};
 
 use proto::control::{ControlSocket, Lifetime};
 use session::{Metadata, Variables};
-use store::Store;
+use store::{Parent, Status, Store};
 use types::{Dirs, Tag};
 
 use crate::cancel::Cancel;
 use crate::cgroup::{Groups, Limits};
 use crate::child::Child;
 use crate::childdir::ChildDir;
-use crate::template::{Template, template};
+use crate::template::{Template, template_of_status};
 use crate::{kill, limits};
 
 pub use error::{ChildError, ForkError};
@@ -130,13 +130,13 @@ pub fn fork(spec: &ForkSpec, dirs: &Dirs) -> Result<Forked, ForkError> {
         return Err(ForkError::Count { asked: spec.children.len() });
     }
     limits::raise_descriptors().map_err(|source| ForkError::Io { action: "raise the limit of open files", source })?;
-    let snapshot = Store::new(dirs).get(&spec.tag)?;
-    if snapshot.manifest().network {
+    let status = Store::new(dirs).status(&spec.tag)?;
+    if matches!(&status, Status::Ready(snapshot) if snapshot.manifest().network) {
         return Err(ForkError::Network { tag: spec.tag.clone() });
     }
     // Before anything is started: a limit that cannot be held is an error.
     let groups = if spec.limits.is_empty() { None } else { Some(Groups::prepare()?) };
-    let template = template(&spec.tag, &snapshot, dirs, spec.cancel.as_ref())?;
+    let template = template_of_status(&spec.tag, status, dirs, begun + spec.limit, spec.cancel.as_ref())?;
     let forked = fork_from(template, groups.as_ref(), spec, dirs, begun);
     // What others left is removed when nobody waits for it.
     if let Err(error) = kill::sweep(dirs) {
@@ -153,7 +153,8 @@ fn fork_from(
     begun: Instant,
 ) -> Result<Forked, ForkError> {
     let mut timings = ForkTimings { template_us: micros(begun), ..ForkTimings::default() };
-    let made = ChildDir::create_many(&dirs.run, &spec.tag, spec.limits, spec.children.len())?;
+    let parent = Parent { tag: spec.tag.clone(), id: template.snapshot.clone() };
+    let made = ChildDir::create_many(&dirs.run, &parent, spec.limits, spec.children.len())?;
     let slots = made.into_iter().map(|dir| {
         let gate = groups.map(|groups| groups.make(dir.child().id(), &spec.limits)).transpose()?;
         Ok(Slot::new(dir, gate))

@@ -4,6 +4,7 @@
 //! doctor     what this machine can do                  place      where VMs run here
 //! boot       VMM process + agent = Vm                  snapshot   boot, warm up, keep in the store
 //! fork       n children of a snapshot's template       template   the process they are forked from
+//! branch     a template and a snapshot of a child that runs on
 //! list, find, kill, exec, eval, ping                   a child, by its id
 //! ```
 //!
@@ -11,6 +12,7 @@
 //! it lives by itself, whoever made it, until it is killed or, if it was made so, until its [`Forked`] is dropped.
 
 mod boot;
+mod branch;
 mod caller;
 mod cancel;
 mod cgroup;
@@ -46,6 +48,7 @@ mod vm;
 mod vmdir;
 
 pub use boot::{BootError, BootSpec, boot};
+pub use branch::{Branch, BranchError, BranchSpec, Extent, Kept, branch, default_tag};
 pub use cancel::Cancel;
 pub use cgroup::{CgroupError, LimitError, Limits, MemoryLimit};
 pub use child::{Child, Death};

@@ -86,6 +86,8 @@ fn gone(id: &str, dirs: &Dirs) -> Result<FindError, FindError> {
 
 #[cfg(test)]
 mod tests {
+    use store::Parent;
+
     use super::*;
     use crate::cgroup::Limits;
     use crate::childdir::ChildDir;
@@ -95,7 +97,13 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let dirs = Dirs::under(home.path());
         assert!(list(&dirs).unwrap().is_empty());
-        let made = ChildDir::create_many(&dirs.run, &"t".parse().unwrap(), Limits::default(), 2).unwrap();
+        let made = ChildDir::create_many(
+            &dirs.run,
+            &Parent { tag: "t".parse().unwrap(), id: "1".into() },
+            Limits::default(),
+            2,
+        )
+        .unwrap();
         let (one, two) = (made[0].child(), made[1].child());
         assert_eq!(list(&dirs).unwrap().len(), 2);
         assert_eq!(&find(one.id(), &dirs).unwrap(), one);
@@ -113,11 +121,20 @@ mod tests {
     fn the_dead_and_the_damaged_are_not_listed() {
         let home = tempfile::tempdir().unwrap();
         let dirs = Dirs::under(home.path());
-        let made = ChildDir::create_many(&dirs.run, &"t".parse().unwrap(), Limits::default(), 2).unwrap();
+        let made = ChildDir::create_many(
+            &dirs.run,
+            &Parent { tag: "t".parse().unwrap(), id: "1".into() },
+            Limits::default(),
+            2,
+        )
+        .unwrap();
         std::fs::write(made[0].path().join("vm.json"), "{").unwrap();
         std::fs::create_dir(dirs.run.join("vms/sb-dead")).unwrap();
-        std::fs::write(dirs.run.join("vms/sb-dead/vm.json"), r#"{"id":"sb-dead","tag":"t","created_unix_ms":1}"#)
-            .unwrap();
+        std::fs::write(
+            dirs.run.join("vms/sb-dead/vm.json"),
+            r#"{"id":"sb-dead","tag":"t","snapshot":"1","created_unix_ms":1}"#,
+        )
+        .unwrap();
         let listed = list(&dirs).unwrap();
         assert_eq!(listed, [made[1].child().clone()]);
     }

@@ -15,11 +15,12 @@ mod record;
 mod start;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use proto::control::{ControlError, ControlSocket, RefusalCode, ToVmm};
-use store::{Removal, Snapshot, StoreError};
+use store::{Removal, Snapshot, Status, Store, StoreError};
 use types::{Dirs, Tag};
 
 use crate::cancel::Cancel;
@@ -30,6 +31,8 @@ use crate::programs::{Program, ProgramError};
 use crate::{caller, console};
 use lock::Held;
 use record::RecordV1;
+
+pub(crate) use start::adopt;
 
 /// Beyond this a template that was told to stop is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
@@ -111,6 +114,8 @@ impl TemplateError {
 #[derive(Debug)]
 pub(crate) struct Template {
     pub(crate) process: Process,
+    /// The id of the snapshot it holds.
+    pub(crate) snapshot: String,
     pub(crate) place: Place,
 }
 
@@ -149,7 +154,14 @@ impl Place {
             return Ok(None);
         };
         let process = record.process().map_err(TemplateError::io("look for the process of", &self.dir))?;
-        Ok(process.map(|process| Template { process, place: self.clone() }))
+        Ok(process.map(|process| Template { process, snapshot: record.snapshot, place: self.clone() }))
+    }
+
+    /// A new socket that listens here.
+    fn listen(&self) -> Result<OwnedFd, TemplateError> {
+        let path = self.socket();
+        crate::vmdir::remove_file(&path).map_err(TemplateError::io("remove", &path))?;
+        caller::listen(&path).map_err(TemplateError::io("listen on", &path))
     }
 
     fn call(&self) -> Result<Option<ControlSocket>, TemplateError> {
@@ -189,15 +201,26 @@ impl Place {
     }
 }
 
-/// The running template of a tag, or a new one.
-pub(crate) fn template(
+/// The running template of a tag, or a new one. While the snapshot is being written its template is the one that was
+/// branched; should that be gone, the snapshot is waited for.
+pub(crate) fn template_of_status(
     tag: &Tag,
-    snapshot: &Snapshot,
+    status: Status,
     dirs: &Dirs,
+    until: Instant,
     cancel: Option<&Cancel>,
 ) -> Result<Template, TemplateError> {
-    let found = Place::new(dirs, tag).find(&snapshot.manifest().id)?;
-    found.map_or_else(|| template_of(&Program::Vmm.find()?, tag, snapshot, dirs, cancel), Ok)
+    let place = Place::new(dirs, tag);
+    let snapshot = match status {
+        Status::Ready(snapshot) => snapshot,
+        Status::Writing(intent) => match place.find(&intent.id)? {
+            Some(template) => return Ok(template),
+            None => Store::new(dirs).wait_written(tag, until)?.into_ready(tag)?,
+        },
+        status @ Status::Failed(_) => status.into_ready(tag)?,
+    };
+    let found = place.find(&snapshot.manifest().id)?;
+    found.map_or_else(|| template_of(&Program::Vmm.find()?, tag, &snapshot, dirs, cancel), Ok)
 }
 
 /// The same with this program, if a new one is needed.
@@ -216,8 +239,8 @@ pub(crate) fn template_of(
 /// # Errors
 /// When there is no such snapshot, or its template does not load.
 pub fn start_template(tag: &Tag, dirs: &Dirs) -> Result<(), TemplateError> {
-    let snapshot = store::Store::new(dirs).get(tag)?;
-    template(tag, &snapshot, dirs, None).map(|_| ())
+    let status = Store::new(dirs).status(tag)?;
+    template_of_status(tag, status, dirs, Instant::now(), None).map(|_| ())
 }
 
 /// Whether a template of this snapshot runs.
@@ -248,7 +271,7 @@ pub fn stop_template(tag: &Tag, dirs: &Dirs) -> Result<bool, TemplateError> {
 /// # Errors
 /// When there is no such snapshot, or other snapshots are made of it.
 pub fn remove_snapshot(tag: &Tag, removal: Removal, dirs: &Dirs) -> Result<Vec<Tag>, TemplateError> {
-    let removed = store::Store::new(dirs).remove(tag, removal);
+    let removed = Store::new(dirs).remove(tag, removal);
     let orphans = match &removed {
         Ok(tags) => &tags[..],
         // Its template may have been left behind.

@@ -19,7 +19,7 @@ use crate::cancel::Cancel;
 use crate::hearing::{Waited, hear};
 use crate::pidfd::Process;
 use crate::process::ProcessError;
-use crate::{caller, console, sys};
+use crate::{console, sys};
 
 /// How long loading may take: it reads what the children will need first, from a disk that may be slow.
 const LOAD_LIMIT: Duration = Duration::from_secs(180);
@@ -34,23 +34,71 @@ pub(super) fn start(
     dirs: &Dirs,
     cancel: Option<&Cancel>,
 ) -> Result<Template, TemplateError> {
-    let path = place.socket();
-    if path.as_os_str().len() > MAX_SOCKET_PATH {
-        return Err(TemplateError::TooLong { path });
-    }
-    let held = Held::take(&place.dir)?;
+    let held = hold(place)?;
     let id = &snapshot.manifest().id;
     if let Some(template) = place.find(id)? {
         return Ok(template);
     }
     place.end(&held)?;
     let loaded = launch(program, place, snapshot, dirs, cancel);
-    if loaded.is_err()
-        && let Err(error) = held.remove()
-    {
-        log::warn!("{} is left behind: {error}", place.dir.display());
+    if loaded.is_err() {
+        give_up(held, place);
     }
     loaded
+}
+
+/// Takes in a template that another process forks: it is given the socket to listen on and a log, and its number comes
+/// back, with a word of the maker's.
+pub(crate) fn adopt<T, E: From<TemplateError>>(
+    place: &Place,
+    snapshot: &str,
+    make: impl FnOnce(&OwnedFd, &File) -> Result<(i32, T), E>,
+) -> Result<(Template, T), E> {
+    let held = hold(place)?;
+    place.end(&held)?;
+    let adopted = take_in(place, snapshot, make);
+    if adopted.is_err() {
+        give_up(held, place);
+    }
+    adopted
+}
+
+fn take_in<T, E: From<TemplateError>>(
+    place: &Place,
+    snapshot: &str,
+    make: impl FnOnce(&OwnedFd, &File) -> Result<(i32, T), E>,
+) -> Result<(Template, T), E> {
+    let listener = place.listen()?;
+    let log = File::create(place.log()).map_err(TemplateError::io("make", &place.log()))?;
+    let (pid, word) = make(&listener, &log)?;
+    drop(listener);
+    let process = record(place, snapshot, pid)?;
+    Ok((Template { process, snapshot: snapshot.into(), place: place.clone() }, word))
+}
+
+/// Writes down which process holds which snapshot.
+fn record(place: &Place, snapshot: &str, pid: i32) -> Result<Process, TemplateError> {
+    let failed = TemplateError::io("watch the template of", &place.dir);
+    let died = || TemplateError::Died { log: console::tail(&place.log()) };
+    let process = Process::open(pid).map_err(&failed)?.ok_or_else(died)?;
+    let record = RecordV1::of(snapshot, pid).map_err(&failed)?.ok_or_else(died)?;
+    record.write(&place.dir).map_err(&failed)?;
+    Ok(process)
+}
+
+/// The right to start a template, if its socket can have a path.
+fn hold(place: &Place) -> Result<Held, TemplateError> {
+    let path = place.socket();
+    if path.as_os_str().len() > MAX_SOCKET_PATH {
+        return Err(TemplateError::TooLong { path });
+    }
+    Held::take(&place.dir)
+}
+
+fn give_up(held: Held, place: &Place) {
+    if let Err(error) = held.remove() {
+        log::warn!("{} is left behind: {error}", place.dir.display());
+    }
 }
 
 fn launch(
@@ -63,18 +111,12 @@ fn launch(
     let files = snapshot.files()?;
     let tops = dirs.cache.join("tops");
     fs::create_dir_all(&tops).map_err(TemplateError::io("make", &tops))?;
-    crate::vmdir::remove_file(&place.socket()).map_err(TemplateError::io("remove", &place.socket()))?;
-    let listener = caller::listen(&place.socket()).map_err(TemplateError::io("listen on", &place.socket()))?;
-    let started = Launched::start(program, listener, &place.log())?;
-    let failed = TemplateError::io("watch the template of", &place.dir);
-    let died = || TemplateError::Died { log: console::tail(&place.log()) };
-    let control = place.call()?.ok_or_else(died)?;
+    let started = Launched::start(program, place.listen()?, &place.log())?;
+    let control = place.call()?.ok_or_else(|| TemplateError::Died { log: console::tail(&place.log()) })?;
     load(&control, &files, tops, place, cancel)?;
-    let process = Process::open(started.pid()).map_err(&failed)?.ok_or_else(died)?;
-    let record = RecordV1::of(&snapshot.manifest().id, started.pid()).map_err(&failed)?.ok_or_else(died)?;
-    record.write(&place.dir).map_err(&failed)?;
+    let process = record(place, &snapshot.manifest().id, started.pid())?;
     started.keep()?;
-    Ok(Template { process, place: place.clone() })
+    Ok(Template { process, snapshot: snapshot.manifest().id.clone(), place: place.clone() })
 }
 
 fn load(

@@ -1,0 +1,244 @@
+//! A branch of a running sandbox: a template of what it is at one instant, and, in the background, a snapshot in the store.
+//!
+//! ```text
+//! stage in the store -> Branch -> the sandbox runs on, the template serves forks      `branch`, milliseconds
+//!                        parent written? -> Write, by a copy of the template -> commit      `Branch::keep`
+//! ```
+//!
+//! From the first moment the tag is there, being written; forks of it come from the live template. Should whoever keeps it
+//! be killed, the tag is gone with the staging directory, and the template ends with the next look at it.
+
+mod keep;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use proto::control::{ControlError, FromVmm, ToVmm};
+use store::{Existing, Origin, Parent, Staged, Status, Store, StoreError, Under};
+use types::{Dirs, Tag, TagError};
+
+use crate::cancel::Cancel;
+use crate::cgroup;
+use crate::child::{Child, Death};
+use crate::hearing::{Waited, hear};
+use crate::random::{hex, random};
+use crate::template::{Place, Template, TemplateError, adopt, stop_template};
+
+pub use keep::Kept;
+
+/// How long a sandbox may take to branch. What it really takes are milliseconds; a busy host takes longer.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What to branch.
+#[derive(Debug)]
+pub struct BranchSpec {
+    /// The sandbox.
+    pub child: Child,
+    /// What the branch shall be called.
+    pub tag: Tag,
+    /// How much of it is stored.
+    pub extent: Extent,
+}
+
+/// How much of a branch is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Extent {
+    /// What differs from the snapshot that the sandbox was forked from.
+    #[default]
+    Diff,
+    /// All of it.
+    Full,
+}
+
+/// Why there is no branch. The sandbox runs on, if it ran.
+#[derive(Debug, thiserror::Error)]
+pub enum BranchError {
+    /// The store cannot take it, or not take it any more.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The template.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// There is nothing to branch.
+    #[error("sandbox {id} does not run any more")]
+    Gone {
+        /// Which.
+        id: String,
+    },
+    /// It died, and the host knows of what.
+    #[error(transparent)]
+    Died(#[from] Death),
+    /// What it was forked from is not in the store any more.
+    #[error(
+        "sandbox {id} was forked from `{tag}`, which was removed or replaced since; what was never stored cannot be built on"
+    )]
+    Orphan {
+        /// Which sandbox.
+        id: String,
+        /// Its snapshot.
+        tag: Tag,
+    },
+    /// The snapshot it builds on was never written.
+    #[error("`{tag}`, on which it builds, could not be written: {reason}")]
+    Parent {
+        /// Which snapshot.
+        tag: Tag,
+        /// Why.
+        reason: String,
+    },
+    /// The VMM could not do it.
+    #[error("sandbox {id} could not be branched: {message}")]
+    Failed {
+        /// Which.
+        id: String,
+        /// The VMM's words.
+        message: String,
+    },
+    /// It took too long.
+    #[error("sandbox {id} did not branch within {} s", LIMIT.as_secs())]
+    Slow {
+        /// Which.
+        id: String,
+    },
+    /// The template could not be written down.
+    #[error("the branch could not be written: {message}")]
+    Write {
+        /// The VMM's words.
+        message: String,
+    },
+    /// Whoever wrote it was killed.
+    #[error("the process that wrote the branch died; the template's last words:\n{log}")]
+    WriterDied {
+        /// The template's log.
+        log: String,
+    },
+    /// It was called off.
+    #[error("interrupted while the branch was being written; nothing is left of it")]
+    Cancelled,
+    /// The VMM could not be spoken to.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The system says no.
+    #[error("cannot {action}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// A branch that can be forked, and is not stored yet. Dropped, it is gone, its template included.
+#[derive(Debug)]
+pub struct Branch {
+    tag: Tag,
+    parent: Parent,
+    extent: Extent,
+    pause_us: u64,
+    staged: Option<Staged>,
+    template: Template,
+    kept: bool,
+    dirs: Dirs,
+}
+
+/// Branches a sandbox. When this returns, it runs on and the branch can be forked.
+///
+/// # Errors
+/// When the tag is taken, the sandbox is gone, or its VMM cannot do it.
+pub fn branch(spec: BranchSpec, dirs: &Dirs) -> Result<Branch, BranchError> {
+    let BranchSpec { child, tag, extent } = spec;
+    let store = Store::new(dirs);
+    let parent = Parent { tag: child.tag().clone(), id: child.snapshot().to_owned() };
+    let id = || child.id().to_owned();
+    match store.status(&parent.tag) {
+        Ok(Status::Ready(snapshot)) if snapshot.manifest().id == parent.id => {}
+        Ok(Status::Writing(intent)) if intent.id == parent.id => {}
+        Ok(_) | Err(StoreError::Unknown { .. }) => return Err(BranchError::Orphan { id: id(), tag: parent.tag }),
+        Err(error) => return Err(error.into()),
+    }
+    let origin = Origin { parent: Some(parent.clone()), branched_from: Some(id()), under: Under::Later };
+    let staged = store.stage(&tag, Existing::Keep, origin)?;
+    let place = Place::new(dirs, &tag);
+    let (template, pause_us) = adopt(&place, staged.id(), |listener, log| ask(&child, listener, log))?;
+    Ok(Branch { tag, parent, extent, pause_us, staged: Some(staged), template, kept: false, dirs: dirs.clone() })
+}
+
+/// Has the sandbox branch; the template's process, and for how long the guest did not run.
+fn ask(child: &Child, listener: &OwnedFd, log: &File) -> Result<(i32, u64), BranchError> {
+    let id = || child.id().to_owned();
+    let failed = |action| move |source| BranchError::Io { action, source };
+    let gone = || child.cause_of_death().map_or_else(|| BranchError::Gone { id: id() }, BranchError::Died);
+    let Some((control, _)) = child.call().map_err(failed("call the sandbox"))? else { return Err(gone()) };
+    // What is made of it is not held to its limits, nor ended with it.
+    let group =
+        if child.limits().is_empty() { None } else { cgroup::home().map_err(failed("find our control group"))? };
+    let fds: Vec<_> = [listener.as_fd(), log.as_fd()].into_iter().chain(group.as_ref().map(AsFd::as_fd)).collect();
+    control.send(&ToVmm::Branch, &fds)?;
+    match hear(&control, Instant::now() + LIMIT, None)? {
+        Waited::Event(FromVmm::Branched { pid, pause_us }) => Ok((pid, pause_us)),
+        Waited::Event(FromVmm::BranchFailed { message }) => Err(BranchError::Failed { id: id(), message }),
+        Waited::TimedOut => Err(BranchError::Slow { id: id() }),
+        Waited::Event(_) | Waited::Gone | Waited::Cancelled => Err(gone()),
+    }
+}
+
+impl Branch {
+    /// What it is called.
+    #[must_use]
+    pub const fn tag(&self) -> &Tag {
+        &self.tag
+    }
+
+    /// For how long the sandbox did not run.
+    #[must_use]
+    pub const fn pause_us(&self) -> u64 {
+        self.pause_us
+    }
+
+    /// Waits until it is in the store, and so outlives its template.
+    ///
+    /// # Errors
+    /// When it could not be written; why is then also left in the store, under its tag. Its template is ended.
+    pub fn keep(mut self, cancel: Option<&Cancel>) -> Result<Kept, BranchError> {
+        let mut staged = self.staged.take().expect("it is only taken here");
+        let written = match keep::write(&self, &mut staged, cancel) {
+            Ok(written) => written,
+            Err(BranchError::Cancelled) => return Err(BranchError::Cancelled),
+            Err(error) => {
+                if let Err(left) = staged.fail(&error.to_string()) {
+                    log::warn!("nothing says in the store why `{}` failed: {left}", self.tag);
+                }
+                return Err(error);
+            }
+        };
+        let keep::Written { described, memory_bytes, disk_bytes } = written;
+        let snapshot = staged.commit(described)?;
+        self.kept = true;
+        Ok(Kept { snapshot, memory_bytes, disk_bytes })
+    }
+}
+
+/// What is not in the store must not be forked.
+impl Drop for Branch {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        if let Err(error) = stop_template(&self.tag, &self.dirs) {
+            log::warn!("the template of `{}` may still run: {error}", self.tag);
+        }
+    }
+}
+
+/// A tag for a branch that nobody named.
+///
+/// # Errors
+/// When the host has no random numbers.
+pub fn default_tag(child: &Child) -> Result<Tag, BranchError> {
+    let failed = |source| BranchError::Io { action: "draw a random number", source };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let text = format!("branch-{}-{now}-{}", child.id(), hex(&random::<2>().map_err(failed)?));
+    text.parse().map_err(|error: TagError| failed(io::Error::other(error)))
+}

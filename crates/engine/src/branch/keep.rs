@@ -1,0 +1,134 @@
+//! From a live template to a snapshot in the store, while everybody goes on.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use proto::control::{self, ControlSocket, FromVmm, LayerCount, ToVmm, WriteSpec};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use store::{Described, Manifest, Snapshot, Staged, Status, Store, Under};
+
+use super::{Branch, BranchError, Extent};
+use crate::cancel::Cancel;
+use crate::console;
+use crate::hearing::{Waited, hear};
+use crate::pidfd::Process;
+
+/// How long the template may take to fork the writer.
+const FORK_LIMIT: Duration = Duration::from_secs(60);
+/// How long the snapshot below may take to be written: all of its memory, to a disk that may be slow.
+const PARENT_LIMIT: Duration = Duration::from_secs(3600);
+
+/// A branch that is in the store.
+#[derive(Debug)]
+pub struct Kept {
+    /// It.
+    pub snapshot: Snapshot,
+    /// Bytes of memory that were written.
+    pub memory_bytes: u64,
+    /// Bytes of disks that were written.
+    pub disk_bytes: u64,
+}
+
+/// What was written, beside the files.
+pub(super) struct Written {
+    pub(super) described: Described,
+    pub(super) memory_bytes: u64,
+    pub(super) disk_bytes: u64,
+}
+
+/// Writes the branch into the files of its place in the store.
+pub(super) fn write(branch: &Branch, staged: &mut Staged, cancel: Option<&Cancel>) -> Result<Written, BranchError> {
+    let parent = parent(branch)?;
+    let manifest = parent.manifest();
+    // A chain that has no room for another link begins anew.
+    let diff = branch.extent == Extent::Diff && manifest.has_room();
+    let lower = if diff { parent.files()?.memory } else { Vec::new() };
+    let extent = match u8::try_from(lower.len()).ok().and_then(LayerCount::new) {
+        Some(memory_layers) => control::Extent::Diff { memory_layers },
+        None => control::Extent::Full,
+    };
+    let below = Box::new(manifest.clone());
+    staged.lay(if diff { Under::LayersOf(below) } else { Under::ImagesOf(below) })?;
+    let mut files = vec![staged.state()?, staged.memory()?];
+    for disk in 0..staged.disk_count() {
+        files.push(staged.layer(disk)?);
+    }
+    files.extend(lower);
+    let (memory_bytes, disk_bytes) = have_written(branch, extent, &files, cancel)?;
+    Ok(Written { described: describe(manifest, branch.pause_us), memory_bytes, disk_bytes })
+}
+
+/// The snapshot that the branch builds on, once that is written.
+fn parent(branch: &Branch) -> Result<Snapshot, BranchError> {
+    let tag = &branch.parent.tag;
+    let failed = |reason: String| BranchError::Parent { tag: tag.clone(), reason };
+    match Store::new(&branch.dirs).wait_written(tag, Instant::now() + PARENT_LIMIT) {
+        Ok(Status::Ready(snapshot)) if snapshot.manifest().id == branch.parent.id => Ok(snapshot),
+        Ok(Status::Failed(failure)) => Err(failed(failure.reason)),
+        Ok(Status::Writing(_)) => Err(failed(format!("it is not ready after {} s", PARENT_LIMIT.as_secs()))),
+        Ok(Status::Ready(_)) => Err(failed("another snapshot has its tag now".into())),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+fn have_written(
+    branch: &Branch,
+    extent: control::Extent,
+    files: &[File],
+    cancel: Option<&Cancel>,
+) -> Result<(u64, u64), BranchError> {
+    let control = branch.template.another_connection()?;
+    let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+    control.send(&ToVmm::Write(WriteSpec { id: branch.tag.to_string(), extent }), &fds)?;
+    let died = || BranchError::WriterDied { log: console::tail(&branch.template.place.log()) };
+    let failed = |source| BranchError::Io { action: "watch the process that writes", source };
+    let writer = match hear(&control, Instant::now() + FORK_LIMIT, None)? {
+        Waited::Event(FromVmm::Forked { children }) => children.first().map(|writer| writer.pid).ok_or_else(died)?,
+        Waited::Event(FromVmm::WriteFailed { message }) => return Err(BranchError::Write { message }),
+        Waited::Event(_) | Waited::Gone | Waited::TimedOut | Waited::Cancelled => return Err(died()),
+    };
+    // One that is over already has said what it had to say.
+    let writer = Process::open(writer).map_err(failed)?;
+    let called_off = !wait(&control, writer.as_ref(), cancel).map_err(failed)?;
+    if called_off {
+        if let Some(writer) = writer {
+            writer.kill().map_err(failed)?;
+        }
+        return Err(BranchError::Cancelled);
+    }
+    match hear(&control, Instant::now(), None)? {
+        Waited::Event(FromVmm::Written { memory_bytes, disk_bytes }) => Ok((memory_bytes, disk_bytes)),
+        Waited::Event(FromVmm::WriteFailed { message }) => Err(BranchError::Write { message }),
+        Waited::Event(_) | Waited::Gone | Waited::TimedOut | Waited::Cancelled => Err(died()),
+    }
+}
+
+/// Waits for what the writer says, or for its end; false when it is called off. There is no time limit: as long as it
+/// lives, it writes. The template holds the same connection, so the end of that tells nothing.
+fn wait(control: &ControlSocket, writer: Option<&Process>, cancel: Option<&Cancel>) -> std::io::Result<bool> {
+    let Some(writer) = writer else { return Ok(true) };
+    loop {
+        let mut fds = vec![PollFd::new(control, PollFlags::IN), PollFd::new(writer, PollFlags::IN)];
+        fds.extend(cancel.map(|cancel| PollFd::new(cancel, PollFlags::IN)));
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) => return Ok(fds[..2].iter().any(|fd| !fd.revents().is_empty())),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn describe(parent: &Manifest, pause_us: u64) -> Described {
+    Described {
+        recipe: parent.recipe.clone(),
+        kernel: parent.kernel.clone(),
+        agent: parent.agent.clone(),
+        vcpus: parent.vcpus,
+        memory: parent.memory,
+        network: parent.network,
+        interpreter: parent.interpreter,
+        pause_us: Some(pause_us),
+    }
+}
