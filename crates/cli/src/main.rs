@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stderr, reason = "a command line tells its user things")]
 
+mod branch;
 mod doctor;
 mod errors;
 mod eval;
@@ -29,6 +30,7 @@ mod run;
 mod seconds;
 mod snapshot;
 mod snapshot_compact;
+mod snapshot_diff;
 mod snapshot_info;
 mod stream;
 mod table;
@@ -57,6 +59,7 @@ Examples:
   forkd ls                              which run
   forkd eval ID 'numpy.zeros(5)'        in its warm Python
   forkd exec ID -- uname -a             or a command
+  forkd snapshot --from-sandbox ID --tag later            keep it as it is now; it runs on
   forkd kill --all                      end them
 
 Environment:
@@ -76,6 +79,7 @@ enum Verb {
     Doctor(doctor::DoctorArgs),
     Run(Box<run::RunArgs>),
     Snapshot(Box<snapshot::SnapshotArgs>),
+    SnapshotDiff(snapshot_diff::SnapshotDiffArgs),
     Fork(fork::ForkArgs),
     Ls(ls::LsArgs),
     Exec(exec::ExecArgs),
@@ -103,6 +107,7 @@ fn main() -> ExitCode {
         Verb::Doctor(args) => doctor::doctor(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Snapshot(args) => snapshot::snapshot(&args),
+        Verb::SnapshotDiff(args) => snapshot_diff::snapshot_diff(&args),
         Verb::Fork(args) => fork::fork(&args),
         Verb::Ls(args) => ls::ls(&args),
         Verb::Exec(args) => exec::exec(&args),

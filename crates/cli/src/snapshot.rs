@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use clap::Args;
 use engine::place::{Place, place};
 use engine::{BootError, BootSpec, Existing, SnapshotError, SnapshotSpec, Taken, WarmUp, snapshot as take};
@@ -13,6 +13,7 @@ use session::Stdio;
 use types::progress::Progress;
 use types::{Dirs, RecipeName, Tag};
 
+use crate::branch::BranchArgs;
 use crate::interrupts::Interrupts;
 use crate::parts::Parts;
 use crate::remote::Remote;
@@ -26,6 +27,8 @@ Examples:
   forkd snapshot --recipe ./my/recipe.toml --tag mine --memory 2G --vcpus 2 --force
   forkd fork --tag pyagent -n 100
 
+  forkd snapshot --from-sandbox 66f0 --tag thought       of a sandbox as it is now, which runs on
+
 The recipe says what is warmed up: an interpreter and its modules, a command, and a check that tells when it is ready.";
 
 /// Boots a VM, warms it up and keeps it, for `forkd fork` to make many of
@@ -33,8 +36,10 @@ The recipe says what is warmed up: an interpreter and its modules, a command, an
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct SnapshotArgs {
     /// What it shall be called
-    #[arg(long, value_name = "TAG")]
-    tag: Tag,
+    #[arg(long, value_name = "TAG", required_unless_present = "from_sandbox")]
+    tag: Option<Tag>,
+    #[command(flatten)]
+    branch: BranchArgs,
     /// Takes the place of a snapshot of that name
     #[arg(long)]
     force: bool,
@@ -78,11 +83,15 @@ impl From<&Recipe> for Prepared {
 }
 
 pub(crate) fn snapshot(args: &SnapshotArgs) -> anyhow::Result<ExitCode> {
+    if let Some(id) = &args.branch.from_sandbox {
+        return args.branch.run(id, args.tag.as_ref());
+    }
+    let tag = args.tag.as_ref().context("--tag is missing")?;
     let dirs = Dirs::from_env()?;
     let progress = progress::reporter(args.quiet);
     match place(&dirs)? {
-        Place::Local => args.local(&dirs, &*progress),
-        Place::Machine { why } => args.in_machine(&why, &dirs, &*progress),
+        Place::Local => args.local(tag, &dirs, &*progress),
+        Place::Machine { why } => args.in_machine(tag, &why, &dirs, &*progress),
     }
 }
 
@@ -92,7 +101,7 @@ impl SnapshotArgs {
         self.prepared.clone().unwrap_or_else(said)
     }
 
-    fn local(&self, dirs: &Dirs, progress: &dyn Progress) -> anyhow::Result<ExitCode> {
+    fn local(&self, tag: &Tag, dirs: &Dirs, progress: &dyn Progress) -> anyhow::Result<ExitCode> {
         let parts = Parts::find(&self.guest, dirs, progress)?;
         let Prepared { recipe, warm_up } = self.prepared(&parts);
         let interrupts = Interrupts::catch()?;
@@ -108,7 +117,7 @@ impl SnapshotArgs {
             cancel: Some(interrupts.cancel()),
         };
         let existing = if self.force { Existing::Replace } else { Existing::Keep };
-        let spec = SnapshotSpec { tag: self.tag.clone(), existing, boot, recipe, warm_up, limit: self.boot_wait_secs };
+        let spec = SnapshotSpec { tag: tag.clone(), existing, boot, recipe, warm_up, limit: self.boot_wait_secs };
         match take(spec, dirs, progress) {
             Ok(taken) => {
                 output::line(&summary(&taken))?;
@@ -125,7 +134,7 @@ impl SnapshotArgs {
     }
 
     /// Everything is built here, at native speed; a forkd inside the emulated host takes the snapshot and keeps it.
-    fn in_machine(&self, why: &str, dirs: &Dirs, progress: &dyn Progress) -> anyhow::Result<ExitCode> {
+    fn in_machine(&self, tag: &Tag, why: &str, dirs: &Dirs, progress: &dyn Progress) -> anyhow::Result<ExitCode> {
         if !self.quiet {
             forward::notice(why);
         }
@@ -134,7 +143,7 @@ impl SnapshotArgs {
         let inside = remote.push_parts(&parts, progress)?;
         let mut words = vec!["snapshot".to_owned()];
         words.extend(inside.options(&self.guest));
-        words.extend(self.inside(&self.prepared(&parts))?);
+        words.extend(self.inside(tag, &self.prepared(&parts))?);
         let interrupts = Interrupts::catch()?;
         let waiting = progress.stage("Taking the snapshot in the emulated host", None);
         let ended = remote.run(&remote.request(words, Stdio::Output), &interrupts, Some(waiting))?;
@@ -142,8 +151,8 @@ impl SnapshotArgs {
     }
 
     /// The words besides those that say what the VM is.
-    fn inside(&self, prepared: &Prepared) -> anyhow::Result<Vec<String>> {
-        let mut words = vec!["--quiet".into(), "--tag".into(), self.tag.to_string()];
+    fn inside(&self, tag: &Tag, prepared: &Prepared) -> anyhow::Result<Vec<String>> {
+        let mut words = vec!["--quiet".into(), "--tag".into(), tag.to_string()];
         words.extend(["--boot-wait-secs".into(), self.boot_wait_secs.as_secs_f64().to_string()]);
         words.extend(["--prepared".into(), serde_json::to_string(prepared)?]);
         words.extend(self.force.then(|| "--force".into()));
@@ -199,7 +208,7 @@ mod tests {
         let recipe = Recipe::find("python-numpy").unwrap();
         let prepared = Prepared::from(&recipe);
         assert_eq!(prepared.warm_up.interpreter, Some(types::Interpreter::Python3));
-        let inside = parse(&outside.inside(&prepared).unwrap());
+        let inside = parse(&outside.inside(&"pyagent".parse().unwrap(), &prepared).unwrap());
         assert_eq!(inside.prepared, Some(prepared));
         assert_eq!((inside.tag, inside.boot_wait_secs), (outside.tag, Duration::from_millis(7500)));
         assert!(inside.force && inside.quiet);
