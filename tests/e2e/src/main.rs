@@ -11,6 +11,7 @@
 //! skipped: a test that cannot boot its VM fails.
 
 mod boot;
+mod branch;
 mod cli;
 mod disk;
 mod exec;
@@ -48,10 +49,18 @@ const VM_TESTS: &[&[Test]] = &[
     fork::deaths::TESTS,
     fork::damage::TESTS,
     fork::stored::TESTS,
+    branch::source::TESTS,
+    branch::keeping::TESTS,
 ];
 /// The same, but each alone: they take all there is, or would take for theirs what others leave.
-const LONE_TESTS: &[&[Test]] =
-    &[fork::identity::TESTS, fork::deaths::LONE_TESTS, fork::limits::TESTS, fork::leaks::TESTS];
+const LONE_TESTS: &[&[Test]] = &[
+    fork::identity::TESTS,
+    fork::deaths::LONE_TESTS,
+    fork::limits::TESTS,
+    branch::torn::TESTS,
+    branch::chain::TESTS,
+    fork::leaks::TESTS,
+];
 /// Tests of the command line and the emulated host as a user has them before him.
 const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS];
 
@@ -75,6 +84,9 @@ fn main() -> ExitCode {
         loop {
             std::thread::park();
         }
+    }
+    if std::env::args().nth(1).as_deref() == Some(branch::torture::WORD) {
+        return branch::torture::run();
     }
     match run(&Arguments::from_args()) {
         Ok(true) => ExitCode::SUCCESS,

@@ -1,0 +1,71 @@
+//! Branching: a sandbox that runs on, and templates and snapshots of what it was at one instant.
+//!
+//! ```text
+//! torture     the program in the guest that notices when an instant was torn
+//! torn        many branches of it while it runs
+//! source      what the branched sandbox notices
+//! chain       branches of branches, and what each of them stores
+//! keeping     forks of what is still being written, and who dies meanwhile
+//! ```
+
+pub(crate) mod chain;
+pub(crate) mod keeping;
+pub(crate) mod source;
+pub(crate) mod torn;
+pub(crate) mod torture;
+
+use anyhow::Result;
+use engine::{Branch, BranchSpec, Child, Extent, Lifetime, Removal, branch, remove_snapshot};
+use types::{Dirs, Tag};
+
+use crate::fork::Children;
+
+/// Branches a child under a name of the test's.
+fn take(child: &Child, tag: &Tag, dirs: &Dirs) -> Result<Branch> {
+    Ok(branch(BranchSpec { child: child.clone(), tag: tag.clone(), extent: Extent::Diff }, dirs)?)
+}
+
+/// One child of a tag.
+fn one(tag: &Tag, dirs: &Dirs) -> Result<Children> {
+    Children::fork_in(dirs, tag, 1, Lifetime::Connection)
+}
+
+/// Snapshots that go with the test, the latest first.
+struct Taken<'a> {
+    dirs: &'a Dirs,
+    tags: Vec<Tag>,
+}
+
+impl<'a> Taken<'a> {
+    const fn new(dirs: &'a Dirs) -> Self {
+        Self { dirs, tags: Vec::new() }
+    }
+
+    /// Puts a branch into the store.
+    fn keep(&mut self, branch: Branch) -> Result<engine::Kept> {
+        let tag = branch.tag().clone();
+        let kept = branch.keep(None)?;
+        self.tags.push(tag);
+        Ok(kept)
+    }
+
+    /// Counts one in that somebody else made.
+    fn adopt(&mut self, tag: &Tag) {
+        self.tags.push(tag.clone());
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        for tag in self.tags.iter().rev() {
+            if let Err(error) = remove_snapshot(tag, Removal::Force, self.dirs) {
+                log(&format!("the snapshot `{tag}` is left: {error}"));
+            }
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
+fn log(text: &str) {
+    eprintln!("{text}");
+}

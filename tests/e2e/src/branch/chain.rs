@@ -1,0 +1,96 @@
+//! Branches of branches: each is right, and stores what is its own and no more.
+
+use std::process::Output;
+
+use anyhow::{Context, Result, ensure};
+use engine::{Kept, stop_template};
+use serde_json::Value;
+use types::Tag;
+
+use super::{Taken, one, take};
+use crate::Test;
+use crate::fork::{Children, Parent, Py};
+use crate::host::{Host, Sh};
+
+pub(crate) const TESTS: &[Test] =
+    &[("branch::deep_chains_are_right", deep_chains_are_right), ("branch::packages_stack", packages_stack)];
+
+const DEPTH: usize = 33;
+const MIB: u64 = 1 << 20;
+
+fn deep_chains_are_right(host: &Host) -> Result<()> {
+    let mut taken = Taken::new(&host.dirs);
+    let mut children = Children::fork(host, Parent::Warm, 1)?;
+    children[0].py("seen = []")?;
+    let mut head: Option<Tag> = None;
+    for depth in 0..DEPTH {
+        children[0].py(&format!("seen.append({depth})"))?;
+        children[0].sh(&format!("echo {depth} >> /root/seen"))?;
+        let tag: Tag = format!("e2e-chain-{depth}").parse()?;
+        let branch = take(&children[0], &tag, &host.dirs)?;
+        // From the live template, while nothing is stored yet.
+        children = one(&tag, &host.dirs)?;
+        let kept = taken.keep(branch)?;
+        let (chain, own) = stored(&kept);
+        ensure!(own < 96 * MIB && (depth == 0 || own < chain), "link {depth} stores {own} of {chain} bytes");
+        head = Some(tag);
+    }
+    drop(children);
+    let head = head.context("a head")?;
+    stop_template(&head, &host.dirs)?;
+    let children = one(&head, &host.dirs)?;
+    let expected: Vec<usize> = (0..DEPTH).collect();
+    ensure!(children[0].py("seen")? == format!("{expected:?}"));
+    let lines: Vec<String> = expected.iter().map(ToString::to_string).collect();
+    ensure!(children[0].sh("echo 3 > /proc/sys/vm/drop_caches; cat /root/seen")? == lines.join("\n"));
+    Ok(())
+}
+
+/// Bytes of memory in all layers, and in its own.
+fn stored(kept: &Kept) -> (u64, u64) {
+    let stored = kept.snapshot.manifest().memory_stored();
+    (stored.chain, stored.own)
+}
+
+/// A module as a wheel would bring it, unpacked where Python looks for it.
+fn install(name: &str, value: u32) -> String {
+    let place = "/usr/lib/python3/dist-packages";
+    let wheel = format!(
+        "import zipfile; z = zipfile.ZipFile(\"/root/{name}.whl\", \"w\"); \
+         z.writestr(\"{name}/__init__.py\", \"value = {value}\"); z.close(); \
+         zipfile.ZipFile(\"/root/{name}.whl\").extractall(\"{place}\")"
+    );
+    format!("python3 -c '{wheel}'")
+}
+
+fn packages_stack(host: &Host) -> Result<()> {
+    let base = host.parent(Parent::Warm)?;
+    let mut taken = Taken::new(&host.dirs);
+    let mut below = base;
+    for (name, value) in [("first", 1), ("second", 2)] {
+        let tag: Tag = format!("e2e-with-{name}").parse()?;
+        let (from, command) = (below.as_str(), install(name, value));
+        let built = forkd(host, &["snapshot-diff", "--from", from, "--tag", tag.as_str(), "--exec", &command])?;
+        taken.adopt(&tag);
+        ensure!(built.contains("of memory and"), "{built}");
+        below = tag;
+    }
+    let info: Value = serde_json::from_str(&forkd(host, &["snapshot-info", below.as_str(), "--json"])?)?;
+    ensure!(info["chain_depth"] == 2 && info["parent_tag"] == "e2e-with-first", "{info}");
+    let children = one(&below, &host.dirs)?;
+    ensure!(children[0].py("import first, second; first.value, second.value")? == "(1, 2)");
+    let failing = run(host, &["snapshot-diff", "--from", below.as_str(), "--tag", "e2e-never", "--exec", "false"])?;
+    ensure!(failing.status.code() == Some(1), "{failing:?}");
+    ensure!(!forkd(host, &["images"])?.contains("e2e-never"));
+    Ok(())
+}
+
+fn run(host: &Host, words: &[&str]) -> Result<Output> {
+    Ok(host.forkd().args(words).output()?)
+}
+
+fn forkd(host: &Host, words: &[&str]) -> Result<String> {
+    let output = run(host, words)?;
+    ensure!(output.status.success(), "forkd {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}

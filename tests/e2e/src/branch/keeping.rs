@@ -1,0 +1,114 @@
+//! While a branch is being written it can be forked; whoever dies meanwhile, the store is whole and nothing is left.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use engine::{BranchError, Status, Store, StoreError};
+use rustix::process::Signal;
+use serde_json::Value;
+use types::Tag;
+
+use super::{Taken, one, take};
+use crate::Test;
+use crate::faults::signal;
+use crate::fork::{Own, Parent, Py, lives};
+use crate::host::Host;
+use crate::world::{vmms_in, wait_until};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("branch::what_is_written_can_be_forked", what_is_written_can_be_forked),
+    ("branch::killed_templates_lose_nothing", killed_templates_lose_nothing),
+    ("branch::nobody_waits", nobody_waits),
+];
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn what_is_written_can_be_forked(host: &Host) -> Result<()> {
+    let own = Own::new(host, Parent::Warm)?;
+    let (mut taken, children) = (Taken::new(&own.dirs), own.fork(1)?);
+    let tag: Tag = "e2e-writing".parse()?;
+    children[0].py("mark = 1")?;
+    let branch = take(&children[0], &tag, &own.dirs)?;
+    let store = Store::new(&own.dirs);
+    ensure!(matches!(store.status(&tag)?, Status::Writing(_)));
+    let second: Tag = "e2e-writing-too".parse()?;
+    let grandchildren = one(&tag, &own.dirs)?;
+    ensure!(grandchildren[0].py("mark")? == "1");
+    grandchildren[0].py("mark = 2")?;
+    children[0].py("mark = 3")?;
+    // A branch of what is not stored yet waits for it, and not the other way round.
+    let later = take(&grandchildren[0], &second, &own.dirs)?;
+    ensure!(one(&second, &own.dirs)?[0].py("mark")? == "2");
+    ensure!(matches!(take(&children[0], &tag, &own.dirs), Err(error) if error.to_string().contains("being written")));
+    taken.keep(branch)?;
+    let kept = taken.keep(later)?;
+    ensure!(kept.snapshot.manifest().depth() == 2, "{:?}", kept.snapshot.manifest());
+    for (tag, mark) in [(&tag, "1"), (&second, "2")] {
+        engine::stop_template(tag, &own.dirs)?;
+        ensure!(one(tag, &own.dirs)?[0].py("mark")? == mark, "`{tag}` is of another instant");
+    }
+    Ok(())
+}
+
+fn killed_templates_lose_nothing(host: &Host) -> Result<()> {
+    let own = Own::new(host, Parent::Warm)?;
+    let (mut taken, children) = (Taken::new(&own.dirs), own.fork(1)?);
+    // Before anybody writes: the branch is gone, and says so.
+    let tag: Tag = "e2e-killed".parse()?;
+    children[0].py("mark = 7")?;
+    let branch = take(&children[0], &tag, &own.dirs)?;
+    kill(template(&own, &tag)?)?;
+    let error = branch.keep(None).err().context("nobody was there to write it")?;
+    ensure!(matches!(error, BranchError::Template(_) | BranchError::WriterDied { .. }), "{error}");
+    ensure!(matches!(Store::new(&own.dirs).status(&tag)?, Status::Failed(_)));
+    // The tag is free again, and the source never noticed.
+    let branch = take(&children[0], &tag, &own.dirs)?;
+    taken.keep(branch)?;
+    kill(template(&own, &tag)?)?;
+    ensure!(one(&tag, &own.dirs)?[0].py("mark")? == "7", "from the store");
+    // Dropped without being kept, nothing is left of it.
+    let dropped: Tag = "e2e-dropped".parse()?;
+    drop(take(&children[0], &dropped, &own.dirs)?);
+    ensure!(matches!(Store::new(&own.dirs).status(&dropped), Err(StoreError::Unknown { .. })));
+    ensure!(!own.dirs.run.join("templates").join(dropped.as_str()).exists());
+    Ok(())
+}
+
+fn kill(pid: u32) -> Result<()> {
+    signal(pid, Signal::KILL)?;
+    wait_until("its end", LIMIT, || !lives(pid))
+}
+
+fn template(own: &Own, tag: &Tag) -> Result<u32> {
+    let record = own.dirs.run.join("templates").join(tag.as_str()).join("template.json");
+    let record: Value = serde_json::from_slice(&std::fs::read(record)?)?;
+    Ok(u32::try_from(record["pid"].as_u64().context("a process id")?)?)
+}
+
+/// `--no-wait`: the forkd that was asked leaves, another one writes; and when that one is killed, nothing is left.
+fn nobody_waits(host: &Host) -> Result<()> {
+    let children = crate::fork::Children::fork(host, Parent::Warm, 1)?;
+    let (id, mut taken, store) = (children[0].id(), Taken::new(&host.dirs), Store::new(&host.dirs));
+    let tag: Tag = "e2e-nobody-waits".parse()?;
+    children[0].py("mark = 5")?;
+    let output = host
+        .forkd()
+        .args(["snapshot", "--from-sandbox", id, "--tag", tag.as_str(), "--live", "--no-wait", "--json"])
+        .output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    taken.adopt(&tag);
+    let told: Value = serde_json::from_slice(&output.stdout)?;
+    ensure!(told["status"] == "writing" && told["pause_ms"].as_f64().is_some_and(|pause| pause > 0.0), "{told}");
+    ensure!(one(&tag, &host.dirs)?[0].py("mark")? == "5");
+    let mut status = String::new();
+    wait_until("the snapshot", LIMIT, || {
+        status = format!("{:?}", store.status(&tag));
+        matches!(store.status(&tag), Ok(Status::Ready(_)))
+    })
+    .context(status)?;
+    let again = host.forkd().args(["snapshot", "--from-sandbox", id, "--tag", tag.as_str(), "--no-wait"]).output()?;
+    let words = String::from_utf8_lossy(&again.stderr);
+    ensure!(again.status.code() == Some(1) && words.contains("exists"), "{words}");
+    ensure!(!vmms_in(&host.dirs.run).is_empty());
+    Ok(())
+}
