@@ -61,6 +61,7 @@ fn serve(name: &str, connection: &ControlSocket) -> Result<(), Anything> {
                 assert_eq!(fds.len(), expected, "state, memory and the layers");
                 connection.send(&FromVmm::Loaded { setup_us: 1 }, &[])?;
             }
+            ToVmm::Spawn { .. } if name == "dies-asked" => exit(5),
             ToVmm::Spawn { children, .. } => spawn(name, connection, children)?,
             ToVmm::Stop => exit(0),
             other => return Err(format!("{other:?} is not for a template").into()),

@@ -56,6 +56,8 @@ pub(super) struct Fanout<'a> {
     failed: usize,
     /// Those whose process is over and who have said nothing yet: what they said last may still be on its way.
     suspects: Vec<usize>,
+    /// Somebody is over of whom not everything may have been heard.
+    in_doubt: bool,
     template_died: bool,
 }
 
@@ -93,6 +95,7 @@ impl<'a> Fanout<'a> {
             epoll,
             timings,
             suspects: Vec::new(),
+            in_doubt: false,
             template_died: false,
         };
         fanout.watch(&fanout.bell, Source::Bell)?;
@@ -146,7 +149,9 @@ impl<'a> Fanout<'a> {
                 break;
             }
             events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timespec(left.min(LONGEST_WAIT)))) {
+            // Who is to be judged is so as soon as nothing more is heard; no event may come to wait for.
+            let patience = if self.in_doubt { Duration::ZERO } else { left.min(LONGEST_WAIT) };
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timespec(patience))) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(failed("wait for the children")(error.into())),
@@ -196,6 +201,7 @@ impl<'a> Fanout<'a> {
             Waited::Gone => {
                 self.forget(&self.batches[batch].control);
                 self.suspects.extend(self.batches[batch].slots.clone());
+                self.in_doubt = true;
             }
         }
         Ok(())
@@ -219,7 +225,10 @@ impl<'a> Fanout<'a> {
                 }
                 self.slots[index].process = Some(process);
             }
-            None => self.suspects.push(index),
+            None => {
+                self.suspects.push(index);
+                self.in_doubt = true;
+            }
         }
         Ok(())
     }
@@ -243,11 +252,13 @@ impl<'a> Fanout<'a> {
             self.forget(process);
         }
         self.suspects.push(index);
+        self.in_doubt = true;
     }
 
     fn template_is_over(&mut self) {
         self.forget(&self.template.process);
         self.template_died = true;
+        self.in_doubt = true;
     }
 
     fn take_finished(&mut self, finished: &Receiver<Finished>) {
@@ -267,6 +278,7 @@ impl<'a> Fanout<'a> {
 
     /// Everything that was said has been heard: who is over and said nothing has died.
     fn judge(&mut self) {
+        self.in_doubt = false;
         for index in std::mem::take(&mut self.suspects) {
             if self.slots[index].is_asked() {
                 let error = self.death_of(index);

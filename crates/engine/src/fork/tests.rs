@@ -125,6 +125,16 @@ fn a_connection_that_a_guest_resets_is_tried_again() {
 }
 
 #[test]
+fn a_template_that_dies_when_it_is_asked_is_noticed_whatever_is_heard_first() {
+    let world = World::new();
+    for _ in 0..10 {
+        let (error, failed) = failure(fork_that(&world, "dies-asked", &spec(&world, 3)));
+        assert!(matches!(error, ChildError::TemplateDied { .. } | ChildError::Died { .. }), "{error:?}");
+        assert_eq!(failed, 3);
+    }
+}
+
+#[test]
 fn a_template_that_dies_leaves_no_child_behind() {
     let (world, begun) = (World::new(), Instant::now());
     match fork_that(&world, "dies-forking", &spec(&world, 6)) {
