@@ -50,9 +50,9 @@ fn none_is_torn(host: &Host) -> Result<()> {
 /// Brings the program in and waits until it has begun.
 fn start(child: &Child) -> Result<()> {
     let program = std::fs::read(std::env::current_exe()?)?;
-    let brought = child.output(&shell("cat > /root/torture && chmod +x /root/torture"), &program)?;
+    let brought = child.output(&shell("cat > /root/torture-guest && chmod +x /root/torture-guest"), &program)?;
     ensure!(brought.status.shell_code() == 0, "{brought:?}");
-    let run = format!("setsid /root/torture {WORD} > /root/torture.log 2>&1 < /dev/null &");
+    let run = format!("setsid /root/torture-guest {WORD} > /root/torture.log 2>&1 < /dev/null &");
     let started = child.output(&argv(&["sh", "-c", &run]), &[])?;
     ensure!(started.status.shell_code() == 0, "{started:?}");
     goes_on(child)
