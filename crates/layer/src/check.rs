@@ -25,10 +25,7 @@ impl Layer {
     /// # Errors
     /// When the file cannot be read or is not what was written.
     pub fn check(&self, advance: impl FnMut(u64)) -> Result<(), LayerError> {
-        let same = |entry: &Entry, bytes: &[u8]| {
-            xxh3_64(bytes) == entry.quick && blake3::hash(bytes) == blake3::Hash::from_bytes(entry.digest)
-        };
-        self.check_blocks(same, advance)
+        self.check_blocks(is_region, advance)
     }
 
     fn check_blocks(
@@ -39,12 +36,7 @@ impl Layer {
         let (mut buffer, mut done) = (vec![0; REGION], 0);
         for entry in self.entries() {
             let bytes = self.read_region(entry, &mut buffer)?;
-            if !same(entry, bytes) {
-                return Err(LayerError::Contents { offset: entry.first() * BLOCK_BYTES });
-            }
-            if bytes.chunks(BLOCK).any(blocks::is_zero) {
-                return Err(LayerError::Table { what: "it does not say of a block that it is zero" });
-            }
+            check_region(entry, bytes, &same)?;
             done += u64::try_from(bytes.len()).expect("usize fits in u64");
             advance(done);
         }
@@ -87,4 +79,24 @@ impl Layer {
         }
         Ok(())
     }
+}
+
+/// Whether these are the bytes of a region's blocks, whoever may have touched them.
+pub(crate) fn is_region(entry: &Entry, bytes: &[u8]) -> bool {
+    xxh3_64(bytes) == entry.quick && blake3::hash(bytes) == blake3::Hash::from_bytes(entry.digest)
+}
+
+/// Refuses bytes that are not those of a region, or that its table should have called zero.
+pub(crate) fn check_region(
+    entry: &Entry,
+    bytes: &[u8],
+    same: impl Fn(&Entry, &[u8]) -> bool,
+) -> Result<(), LayerError> {
+    if !same(entry, bytes) {
+        return Err(LayerError::Contents { offset: entry.first() * BLOCK_BYTES });
+    }
+    if bytes.chunks(BLOCK).any(blocks::is_zero) {
+        return Err(LayerError::Table { what: "it does not say of a block that it is zero" });
+    }
+    Ok(())
 }

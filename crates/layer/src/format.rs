@@ -101,6 +101,15 @@ impl Footer {
 
     /// Reads what a file of so many bytes ends with; says the digest too. What passes adds up to the file.
     pub(crate) fn decode(bytes: &[u8; FOOTER_LEN], file_len: u64) -> Result<(Self, [u8; 32]), LayerError> {
+        let (footer, digest) = Self::parse(bytes)?;
+        match footer.table_at() + footer.table_bytes() + FOOTER_BYTES {
+            expected if expected == file_len => Ok((footer, digest)),
+            expected => Err(LayerError::Length { found: file_len, expected }),
+        }
+    }
+
+    /// Reads a footer wherever it was; says the digest too. What passes is of a layer that there can be.
+    pub(crate) fn parse(bytes: &[u8; FOOTER_LEN]) -> Result<(Self, [u8; 32]), LayerError> {
         let rest = &mut &bytes[..];
         if cut::<8>(rest) != MAGIC {
             return Err(LayerError::Foreign);
@@ -120,10 +129,17 @@ impl Footer {
         if footer.entries > blocks::count(footer.length).div_ceil(REGION_BLOCKS) {
             return Err(LayerError::Table { what: "it has more entries than there are regions" });
         }
-        match table_at(footer.length) + footer.entries * ENTRY_BYTES + FOOTER_BYTES {
-            expected if expected == file_len => Ok((footer, cut(rest))),
-            expected => Err(LayerError::Length { found: file_len, expected }),
-        }
+        Ok((footer, cut(rest)))
+    }
+
+    /// Where the table begins.
+    pub(crate) const fn table_at(&self) -> u64 {
+        table_at(self.length)
+    }
+
+    /// How long the table is.
+    pub(crate) const fn table_bytes(&self) -> u64 {
+        self.entries * ENTRY_BYTES
     }
 }
 

@@ -10,9 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use crate::blocks::{self, BLOCK_BYTES, REGION_BLOCKS, bytes_of, len_of};
 use crate::digest::Digest;
-use crate::format::{
-    BLOCK_SIZE, ENTRY_BYTES, ENTRY_LEN, Entry, FOOTER_BYTES, FOOTER_LEN, Footer, MAX_LENGTH, VERSION, table_at,
-};
+use crate::format::{BLOCK_SIZE, ENTRY_BYTES, ENTRY_LEN, Entry, FOOTER_BYTES, FOOTER_LEN, Footer, MAX_LENGTH, VERSION};
 use crate::sparse::file_len;
 
 /// How many entries are read at once.
@@ -148,11 +146,15 @@ impl Layer {
             }
             _ => {}
         }
-        let (entries, found) = read_table(&file, &footer)?;
-        if found != Digest::new(digest) {
-            return Err(LayerError::Table { what: "it does not match its digest" });
-        }
-        Ok(Self { file, length: footer.length, digest: found, entries })
+        let mut at = footer.table_at();
+        let table = |bytes: &mut [u8]| {
+            file.read_exact_at(bytes, at)?;
+            at += u64::try_from(bytes.len()).expect("usize fits in u64");
+            Ok(())
+        };
+        let digest = Digest::new(digest);
+        let entries = read_table(table, &footer, digest)?;
+        Ok(Self { file, length: footer.length, digest, entries })
     }
 
     /// Its name: what all of it adds up to.
@@ -209,16 +211,19 @@ impl Layer {
     }
 }
 
-/// Reads as many entries as the footer says, which the file has; says what table and footer add up to.
-fn read_table(file: &File, footer: &Footer) -> Result<(Vec<Entry>, Digest), LayerError> {
+/// Reads as many entries as the footer says, piece by piece as they come; together they must add up to the digest.
+pub(crate) fn read_table(
+    mut fill: impl FnMut(&mut [u8]) -> io::Result<()>,
+    footer: &Footer,
+    digest: Digest,
+) -> Result<Vec<Entry>, LayerError> {
     let (mut entries, mut hasher) = (Vec::new(), blake3::Hasher::new());
     let mut chunk = vec![0; CHUNK_ENTRIES * ENTRY_LEN];
     let mut left = footer.entries;
-    let mut at = table_at(footer.length);
     while left > 0 {
         let count = usize::try_from(left).map_or(CHUNK_ENTRIES, |left| left.min(CHUNK_ENTRIES));
         let bytes = &mut chunk[..count * ENTRY_LEN];
-        file.read_exact_at(bytes, at)?;
+        fill(bytes)?;
         hasher.update(bytes);
         for entry in bytes.as_chunks().0 {
             let entry = Entry::decode(entry);
@@ -226,10 +231,12 @@ fn read_table(file: &File, footer: &Footer) -> Result<(Vec<Entry>, Digest), Laye
             entries.push(entry);
         }
         left -= u64::try_from(count).expect("usize fits in u64");
-        at += u64::try_from(bytes.len()).expect("usize fits in u64");
     }
     hasher.update(&footer.encode());
-    Ok((entries, hasher.finalize().into()))
+    if digest != hasher.finalize().into() {
+        return Err(LayerError::Table { what: "it does not match its digest" });
+    }
+    Ok(entries)
 }
 
 fn check_entry(entry: &Entry, before: Option<&Entry>, length: u64) -> Result<(), &'static str> {

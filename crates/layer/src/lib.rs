@@ -31,11 +31,13 @@
 
 mod blocks;
 mod check;
+pub mod dense;
 mod digest;
 mod flatten;
 mod format;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod fuzzing;
+mod image;
 mod layer;
 mod merge;
 mod owners;
@@ -49,6 +51,7 @@ pub use blocks::{BLOCK_BYTES, REGION_BLOCKS};
 pub use digest::{Digest, DigestError};
 pub use flatten::flatten;
 pub use format::MAX_LENGTH;
+pub use image::from_image;
 pub use layer::{Kind, Layer, LayerError, LayerStats};
 pub use merge::{Bottom, MergeError, merge};
 pub use owners::Owners;

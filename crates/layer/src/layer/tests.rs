@@ -3,6 +3,7 @@ use rustix::fs::FallocateFlags;
 
 use super::*;
 use crate::blocks::{BLOCK, BlockSet};
+use crate::format::table_at;
 use crate::fuzzing::{self, forge};
 use crate::test_utils::{contents, file, layer, write};
 
