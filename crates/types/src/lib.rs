@@ -12,6 +12,9 @@ mod size;
 mod tag;
 mod vcpu;
 
+/// The format of the state file that a VMM of this build writes and reads.
+pub const STATE_FORMAT: u32 = 1;
+
 pub use dirs::{Dirs, DirsError};
 pub use interpreter::{Interpreter, ModuleError, ModuleName, Modules};
 pub use name::{NameError, RecipeName};

@@ -20,7 +20,7 @@ use super::{Frozen, ShapeV1};
 use crate::x86::features;
 
 const MAGIC: &str = "forkd-state";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = types::STATE_FORMAT;
 const ARCH: &str = "x86_64";
 /// A VM of 32 vCPUs takes less than 2 MiB.
 const MAX_FILE: u64 = 64 << 20;
