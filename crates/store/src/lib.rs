@@ -28,6 +28,7 @@
 mod compact;
 mod error;
 mod gc;
+mod import;
 mod info;
 mod manifest;
 mod open;
@@ -46,6 +47,7 @@ use types::{Dirs, Tag};
 
 pub use error::StoreError;
 pub use gc::{Collected, Garbage};
+pub use import::Import;
 pub use info::{Ancestor, Info};
 pub use manifest::{BaseImage, DiskRef, FORMAT, LayerRef, MAX_CHAIN, Manifest, Parent, StateRef, Stored};
 pub use open::{DiskFiles, Files, Snapshot};

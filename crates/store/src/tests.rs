@@ -1,6 +1,7 @@
 mod chains;
 mod crash;
 mod crowd;
+mod import;
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
