@@ -16,6 +16,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("image", &["proto", "virtio", "engine", "clap"]),
     ("layer", &["types", "proto", "store", "kvm-ioctls", "tokio"]),
     ("store", &["proto", "engine", "clap", "tokio"]),
+    ("pack", &["proto", "engine", "clap", "tokio"]),
     ("engine", &["vmm", "kvm-ioctls", "clap", "tokio", "machine"]),
     ("machine", &["vmm", "kvm-ioctls", "clap", "tokio"]),
     ("cli", &["vmm", "virtio", "kvm-ioctls"]),
