@@ -7,6 +7,7 @@
 #![expect(clippy::print_stderr, reason = "a command line tells its user things")]
 
 mod branch;
+mod carry;
 mod doctor;
 mod errors;
 mod eval;
@@ -21,9 +22,12 @@ mod kill;
 mod ls;
 mod machine;
 mod output;
+mod pack;
 mod parts;
 mod ping;
 mod progress;
+mod pull;
+mod push;
 mod remote;
 mod rmi;
 mod run;
@@ -37,6 +41,7 @@ mod table;
 mod terminal;
 mod timings;
 mod tree;
+mod unpack;
 mod verify;
 
 use std::process::ExitCode;
@@ -65,6 +70,7 @@ Examples:
 Environment:
   FORKD_HOME     keep everything below this directory (default: the XDG directories)
   FORKD_PLACE    where VMs run: local, machine, or auto (default)
+  FORKD_HUB_URL  where `forkd pull OWNER/NAME` looks names up
   RUST_LOG       more to read on standard error, such as debug";
 
 #[derive(Debug, Parser)]
@@ -93,6 +99,10 @@ enum Verb {
     Rmi(rmi::RmiArgs),
     Gc(gc::GcArgs),
     Verify(verify::VerifyArgs),
+    Pack(pack::PackArgs),
+    Unpack(unpack::UnpackArgs),
+    Pull(pull::PullArgs),
+    Push(push::PushArgs),
     Machine(machine::MachineArgs),
     /// Prints the version
     Version,
@@ -121,6 +131,10 @@ fn main() -> ExitCode {
         Verb::Rmi(args) => rmi::rmi(&args),
         Verb::Gc(args) => gc::gc(&args),
         Verb::Verify(args) => verify::verify(&args),
+        Verb::Pack(args) => pack::pack(&args),
+        Verb::Unpack(args) => unpack::unpack(&args),
+        Verb::Pull(args) => pull::pull(&args),
+        Verb::Push(args) => push::push(&args),
         Verb::Machine(args) => machine::machine(&args),
         Verb::Version => output::line(concat!("forkd ", env!("CARGO_PKG_VERSION"))).map(|()| ExitCode::SUCCESS),
     };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use engine::Program;
 use machine::{Machine, Push};
-use session::{ExecRequest, SessionError, Stdio};
+use session::{Exec, ExecRequest, SessionError, Stdio};
 use types::progress::{Progress, Stage};
 use types::{Dirs, GuestMemorySize, VcpuCount};
 
@@ -89,6 +89,11 @@ impl Remote {
         interrupts: &Interrupts,
         waiting: Option<Box<dyn Stage>>,
     ) -> anyhow::Result<Ended> {
+        stream::join(self.begin(request, interrupts)?, request.stdio, waiting).map_err(explain)
+    }
+
+    /// The same for who joins it to something else.
+    pub(crate) fn begin(&self, request: &ExecRequest, interrupts: &Interrupts) -> anyhow::Result<Exec> {
         let exec = self.machine.exec(request)?;
         let control = exec.control();
         let stop = move || {
@@ -98,10 +103,7 @@ impl Remote {
         };
         let has_terminal = matches!(request.stdio, Stdio::Tty(_));
         interrupts.about(Command { control: exec.control(), has_terminal, stop: Box::new(stop) });
-        stream::join(exec, request.stdio, waiting).map_err(|error| match error.downcast_ref() {
-            Some(SessionError::Lost { .. }) => error.context("the emulated host went away"),
-            _ => error,
-        })
+        Ok(exec)
     }
 
     /// Reads a small file inside and removes it.
@@ -114,6 +116,14 @@ impl Remote {
                 .context(format!("cannot read {path} in the emulated host")));
         }
         String::from_utf8(output.stdout).with_context(|| format!("{path} in the emulated host is not text"))
+    }
+}
+
+/// Says whose end it was.
+pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(SessionError::Lost { .. }) => error.context("the emulated host went away"),
+        _ => error,
     }
 }
 
