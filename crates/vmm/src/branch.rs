@@ -17,7 +17,6 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
 
 use proto::control::FromVmm;
 use rustix::process::{Pid, Signal};
@@ -28,6 +27,7 @@ use crate::frozen::Frozen;
 use crate::load::{Base, LoadError, rehearse};
 use crate::serve::{Running, ServeError};
 use crate::spawn::join;
+use crate::stages::Stages;
 use crate::sys::fork::{self, Forked};
 use crate::template::{self, Template};
 use crate::vm::Vm;
@@ -101,11 +101,13 @@ impl Vm {
         };
         fork::forget_children().map_err(|source| BranchError::Fork { source })?;
         let tops = self.fresh_tops().map_err(|source| BranchError::Top { source })?;
-        let begun = Instant::now();
+        let mut stages = Stages::start();
         let frozen = self.capture()?;
+        stages.done("stop");
         match fork::fork() {
             Ok(Forked::Child) => Ok(Branched::Template(Box::new(Seed { frozen, listener, log, group }))),
             Ok(Forked::Parent(pid)) => {
+                stages.done("fork");
                 let sealed = self.seal(tops);
                 if sealed.is_err() {
                     // The template shares what the guest would go on writing to, so it must not be.
@@ -113,7 +115,9 @@ impl Vm {
                 }
                 self.parking.resume();
                 sealed.map_err(|source| BranchError::Top { source })?;
-                let pause_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+                let pause_us = stages.total_us();
+                stages.done("disks");
+                log::debug!("{stages}");
                 Ok(Branched::Source(FromVmm::Branched { pid: pid.as_raw_nonzero().get(), pause_us }))
             }
             Err(source) => {

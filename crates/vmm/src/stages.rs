@@ -1,4 +1,5 @@
-//! Where the time of a spawn goes. Logged once, for whoever asks with `RUST_LOG=debug`; `bench spawn` reads it.
+//! Where the time of a spawn, or of a branch, goes. Logged once, for whoever asks with `RUST_LOG=debug`; the benchmarks
+//! read it.
 
 use std::fmt::{self, Write};
 use std::time::Instant;
