@@ -30,8 +30,10 @@ lint: ## Format, clippy, dependency direction, shape of the sources
 	@cargo xtask deps
 	@cargo xtask shape
 
-bench: build ## A spawn beside its floor, a fan-out, a cold boot: each as JSON
+bench: build ## A spawn and a branch beside their floors, a chain, a fan-out, a cold boot: each as JSON
 	@cargo run --release --quiet --package bench -- spawn
+	@cargo run --release --quiet --package bench -- branch
+	@cargo run --release --quiet --package bench -- chain
 	@cargo run --release --quiet --package bench -- fanout
 	@cargo run --release --quiet --package bench -- boot
 

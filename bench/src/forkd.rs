@@ -1,7 +1,7 @@
 //! Running the `forkd` of this build.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -42,6 +42,16 @@ fn beside(name: &str) -> Result<PathBuf> {
         bail!("{} is not built; run `make build`", path.display());
     }
     Ok(path)
+}
+
+/// Where the files of many VMs go: where it was said, or where nothing waits for a disk, if there is such a place.
+pub(crate) fn place(said: Option<&Path>) -> PathBuf {
+    let shared_memory = Path::new("/dev/shm");
+    match said {
+        Some(dir) => dir.into(),
+        None if shared_memory.is_dir() => shared_memory.into(),
+        None => std::env::temp_dir(),
+    }
 }
 
 /// What the doctor says, as data.

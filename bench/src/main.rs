@@ -5,11 +5,15 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark's output is its purpose")]
 
 mod boot;
+mod branch;
+mod chain;
 mod demo;
 mod fanout;
 mod forkd;
 mod process;
+mod program;
 mod spawn;
+mod spread;
 
 use std::process::ExitCode;
 
@@ -28,6 +32,10 @@ enum Bench {
     Boot(boot::BootArgs),
     /// A spawn beside what the kernel alone charges for it, on this host's KVM
     Spawn(spawn::SpawnArgs),
+    /// A branch of a running VM beside what the kernel alone charges for it, on this host's KVM
+    Branch(branch::BranchArgs),
+    /// A spawn at the end of a chain of snapshots, short and long, on this host's KVM
+    Chain(chain::ChainArgs),
     /// Children of a warm Python, each of which has answered, wherever VMs can run here
     Fanout(fanout::FanoutArgs),
     /// What forkd does, shown once with the time of each stage
@@ -38,6 +46,8 @@ fn main() -> ExitCode {
     let done = match Args::parse().bench {
         Bench::Boot(args) => boot::run(&args),
         Bench::Spawn(args) => spawn::run(&args),
+        Bench::Branch(args) => branch::run(&args),
+        Bench::Chain(args) => chain::run(&args),
         Bench::Fanout(args) => fanout::run(&args),
         Bench::Demo => demo::run(),
     };

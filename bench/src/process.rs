@@ -4,6 +4,12 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
+/// Puts this process and all it will start before others, if it may; says whether. What is left of other people's work
+/// then hits a stall of milliseconds less.
+pub(crate) fn go_first() -> bool {
+    rustix::process::nice(-20).is_ok()
+}
+
 /// CPU time of all its threads so far, in microseconds.
 pub(crate) fn cpu_us(pid: u32) -> Result<f64> {
     let mut sum = 0.0;

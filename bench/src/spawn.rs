@@ -6,7 +6,7 @@
 
 mod floor;
 mod report;
-mod stages;
+pub(crate) mod stages;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,12 @@ use bench::tiny::{Brood, Frozen, Logging, Shape, Template, freeze};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use types::GuestMemorySize;
 
-use crate::forkd::vmm;
+use crate::forkd::{place, vmm};
 use crate::process::{Memory, cpu_us};
 use floor::Floor;
 
 /// Of how many children at most the memory is looked at.
 const LOOKED_AT: usize = 50;
-/// Where nothing waits for a disk, if there is such a place.
-const SHARED_MEMORY: &str = "/dev/shm";
 /// One spawn alone, and many at once: stages are told of both.
 const STAGED: [usize; 2] = [1, 100];
 
@@ -73,15 +71,14 @@ pub(crate) fn run(args: &SpawnArgs) -> Result<()> {
     ensure!(Path::new("/dev/kvm").exists(), "there is no /dev/kvm here; `forkd doctor` says what can be done");
     ensure!(args.counts.iter().all(|count| *count > 0) && args.rounds > 0, "nothing is measured by no VM or no round");
     take_descriptors()?;
-    let place = args.dir.clone().or_else(|| Some(PathBuf::from(SHARED_MEMORY)).filter(|dir| dir.is_dir()));
-    let dir = tempfile::tempdir_in(place.unwrap_or_else(std::env::temp_dir))?;
+    let dir = tempfile::tempdir_in(place(args.dir.as_deref()))?;
     let mut world = World::new(dir.path(), args)?;
     let rows = args.counts.iter().map(|count| world.row(*count, args.rounds)).collect::<Result<Vec<_>>>()?;
     report::print(args, &rows)
 }
 
 /// A brood is watched by a descriptor per child.
-fn take_descriptors() -> Result<()> {
+pub(crate) fn take_descriptors() -> Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).context("the limit of open files")
 }

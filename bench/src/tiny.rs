@@ -5,6 +5,7 @@
 //! freeze      boots the guest, freezes it, keeps the files
 //! Template    a `forkd-vmm template` with these files
 //! Brood       children of one request, all alive; dropping it ends them
+//! Source      one child that writes its memory all the time, to be branched
 //! ```
 //!
 //! Every wait has an end: a VM that does not do what it should is an error, not a hang.
@@ -12,9 +13,14 @@
 mod brood;
 mod freeze;
 mod guest;
+mod process;
+mod source;
 mod template;
 mod wait;
+mod writer;
 
 pub use brood::{Brood, Timing};
-pub use freeze::{Frozen, Shape, freeze};
-pub use template::{Logging, Template};
+pub use freeze::{Frozen, Shape, freeze, freeze_writer};
+pub use source::{Branch, Source};
+pub use template::{Logging, Template, Written};
+pub use writer::Report;

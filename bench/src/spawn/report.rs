@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Row, SpawnArgs, floor};
 use crate::forkd::host;
+use crate::spread::{Spread, rounded};
 
 /// A spawn of 100 takes at most this many times what the floor takes.
 const FLOOR_GOAL: f64 = 1.5;
@@ -33,35 +34,6 @@ pub(super) fn print(args: &SpawnArgs, rows: &[Row]) -> Result<()> {
     });
     println!("{report:#}");
     Ok(())
-}
-
-/// The least and the median of some rounds. On a machine that does other things too the least says more: it is the
-/// round that was disturbed least.
-#[derive(Clone, Copy, Debug)]
-struct Spread {
-    min: f64,
-    median: f64,
-}
-
-impl Spread {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
-        let mut values: Vec<f64> = values.collect();
-        values.sort_unstable_by(f64::total_cmp);
-        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
-        Self { min: at(0), median: at(values.len() / 2) }
-    }
-
-    fn over(self, other: Self) -> Self {
-        Self { min: self.min / other.min, median: self.median / other.median }
-    }
-
-    fn json(self) -> Value {
-        json!({"min": rounded(self.min), "median": rounded(self.median)})
-    }
-}
-
-fn rounded(number: f64) -> f64 {
-    (number * 1000.0).round() / 1000.0
 }
 
 /// Per VM, in milliseconds.

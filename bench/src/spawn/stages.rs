@@ -11,8 +11,10 @@ use bench::tiny::Brood;
 /// What comes before and after what a child times itself.
 const FORK: &str = "fork";
 const FIRST_EXIT: &str = "first exit";
-/// How a child's line of stages begins, after what every line has.
+/// How a line of stages begins, after what every line has.
 const MARK: &str = "stages: begun ";
+/// The part of the VMM that logs those of a branch.
+pub(crate) const BRANCH: &str = "::branch]";
 
 /// The mean of each stage over a brood, in microseconds.
 pub(crate) fn of(brood: &Brood) -> Result<BTreeMap<String, f64>> {
@@ -30,6 +32,12 @@ pub(crate) fn of(brood: &Brood) -> Result<BTreeMap<String, f64>> {
     let mut means: BTreeMap<String, f64> = sums.into_iter().map(|(stage, sum)| (stage, sum / count)).collect();
     means.insert(FIRST_EXIT.to_owned(), brood.timing.mean_exited_us - settled_us / count);
     Ok(means)
+}
+
+/// The stages that a part of the VMM has logged last, in microseconds.
+pub(crate) fn laps(log: &str, part: &str) -> Result<BTreeMap<String, f64>> {
+    let line = log.lines().rfind(|line| line.contains(part) && line.contains(MARK)).context("no stages were logged")?;
+    Ok(parse(line)?.1.into_iter().collect())
 }
 
 fn parse(log: &str) -> Result<(f64, Vec<(String, f64)>)> {
