@@ -29,7 +29,11 @@ fn none_is_torn(host: &Host) -> Result<()> {
     start(source)?;
     let mut taken = Taken::new(&host.dirs);
     let mut pauses = Vec::new();
+    let begun = Instant::now();
     for number in 0..BRANCHES {
+        if number % STORED_EVERY == 0 {
+            log(&format!("{number} branches after {} s", begun.elapsed().as_secs()));
+        }
         let tag: Tag = format!("e2e-torn-{number}").parse()?;
         let branch = take(source, &tag, &host.dirs)?;
         pauses.push(branch.pause_us());

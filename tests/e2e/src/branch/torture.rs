@@ -31,7 +31,10 @@ const PAGES: usize = 64;
 const PAGE: usize = 4096;
 const WORDS_PER_PAGE: usize = PAGE / size_of::<u64>();
 const DIR: &str = "/root/torture";
-const STAMP_EVERY: Duration = Duration::from_micros(100);
+/// Between two rounds: long enough for others to get a turn on few and slow CPUs, short enough that there is always one
+/// in the middle of something.
+const REST: Duration = Duration::from_millis(1);
+const STAMP_EVERY: Duration = Duration::from_millis(1);
 const TELL_EVERY: Duration = Duration::from_millis(20);
 
 static ROUNDS: [AtomicU64; THREADS] = [const { AtomicU64::new(0) }; THREADS];
@@ -95,7 +98,7 @@ fn pages(thread: usize) {
             }
         }
         ROUNDS[thread].store(round, Ordering::SeqCst);
-        thread::yield_now();
+        thread::sleep(REST);
     }
 }
 
@@ -113,6 +116,7 @@ fn files() -> io::Result<()> {
         cached.check(cached.read()?)?;
         direct.round_trip(number)?;
         DISK_ROUNDS.store(number, Ordering::SeqCst);
+        thread::sleep(REST);
     }
     Ok(())
 }
