@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use engine::place::{Place, place};
-use engine::{BootSpec, Program, Tap, Vm, boot};
+use engine::{BootSpec, Program, Removal, Store, Tap, Vm, boot, remove_snapshot};
 use image::{Initramfs, Purpose, Recipe, build_image, guest_kernel};
 use proto::guest::ExecRequest;
 use session::Output;
@@ -72,6 +72,7 @@ impl Host {
         let dirs = Dirs::from_env()?;
         let place = place(&dirs)?;
         ensure!(matches!(place, Place::Local), "the emulated host has no usable KVM: {place:?}");
+        remove_leftovers(&dirs)?;
         Ok(Some(Self { dirs, artifacts, forkd: forkd.clone(), place, shared: Arc::default(), parents: Arc::default() }))
     }
 
@@ -168,6 +169,15 @@ impl Host {
             eprintln!("the shared VM had ended: {outcome:?}; its console's last lines:\n{}", vm.console_tail());
         }
     }
+}
+
+/// Removes the snapshots of a run that was killed: the disk of the emulated host outlives it.
+fn remove_leftovers(dirs: &Dirs) -> Result<()> {
+    let tags = Store::new(dirs).list()?.into_iter().map(|(tag, _)| tag);
+    for tag in tags.filter(|tag| tag.as_str().starts_with("e2e-")) {
+        remove_snapshot(&tag, Removal::Force, dirs)?;
+    }
+    Ok(())
 }
 
 /// Running things in a VM, as tests like to.
