@@ -16,7 +16,7 @@ use types::progress::Silent;
 use crate::host::{Host, INSIDE};
 
 /// How long the VM tests may take inside; they take some minutes.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: Duration = Duration::from_secs(2400);
 /// How often the emulated host may die under the tests. QEMU's emulation of nested virtualisation is not flawless, and
 /// a host that dies of it says nothing about forkd.
 const DEATHS: usize = 2;
@@ -59,7 +59,9 @@ fn run_once(host: &Host) -> Result<bool> {
             ("RUST_BACKTRACE", "0".into()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
-        .into(),
+        .into_iter()
+        .chain(std::env::vars().filter(|(name, _)| name.starts_with("FORKD_E2E_")))
+        .collect(),
         ..ExecRequest::default()
     };
     let mut exec = machine.exec(&request)?;

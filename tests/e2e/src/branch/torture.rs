@@ -33,9 +33,9 @@ const WORDS_PER_PAGE: usize = PAGE / size_of::<u64>();
 const DIR: &str = "/root/torture";
 /// Between two rounds: long enough for others to get a turn on few and slow CPUs, short enough that there is always one
 /// in the middle of something.
-const REST: Duration = Duration::from_millis(1);
-const STAMP_EVERY: Duration = Duration::from_millis(1);
-const TELL_EVERY: Duration = Duration::from_millis(20);
+const REST: Duration = Duration::from_millis(5);
+const STAMP_EVERY: Duration = Duration::from_millis(2);
+const TELL_EVERY: Duration = Duration::from_millis(10);
 
 static ROUNDS: [AtomicU64; THREADS] = [const { AtomicU64::new(0) }; THREADS];
 static DISK_ROUNDS: AtomicU64 = AtomicU64::new(0);
