@@ -5,11 +5,13 @@
 //! torn        many branches of it while it runs
 //! source      what the branched sandbox notices
 //! chain       branches of branches, and what each of them stores
+//! packs       to another store and back to life
 //! keeping     forks of what is still being written, and who dies meanwhile
 //! ```
 
 pub(crate) mod chain;
 pub(crate) mod keeping;
+pub(crate) mod packs;
 pub(crate) mod source;
 pub(crate) mod torn;
 pub(crate) mod torture;

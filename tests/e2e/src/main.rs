@@ -61,6 +61,7 @@ const LONE_TESTS: &[&[Test]] = &[
     fork::limits::TESTS,
     branch::torn::TESTS,
     branch::chain::TESTS,
+    branch::packs::TESTS,
     fork::leaks::TESTS,
 ];
 /// Tests of the command line and the emulated host as a user has them before him.

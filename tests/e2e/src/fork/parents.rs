@@ -43,6 +43,8 @@ pub(crate) enum Parent {
     Busy,
     /// Four vCPUs, and a renewal that needs 200 MiB in children that have `GREEDY` in their environment.
     Wide,
+    /// As little as there can be.
+    Plain,
 }
 
 impl Parent {
@@ -51,6 +53,7 @@ impl Parent {
             Self::Warm => "e2e-warm",
             Self::Busy => "e2e-busy",
             Self::Wide => "e2e-wide",
+            Self::Plain => "e2e-plain",
         };
         Ok(name.parse()?)
     }
@@ -66,8 +69,13 @@ impl Parent {
                 ("1", WarmUp { command: Some(busy_command()), ready: Some(busy_ready()), ..python("socket")? })
             }
             Self::Wide => ("4", WarmUp { command: Some(GREEDY_HOOK.into()), ..WarmUp::default() }),
+            Self::Plain => ("1", WarmUp::default()),
         };
-        let (memory, image) = ("512M".parse()?, host.artifacts.python.clone());
+        let (memory, image) = match self {
+            Self::Plain => ("256M", &host.artifacts.debian),
+            Self::Warm | Self::Busy | Self::Wide => ("512M", &host.artifacts.python),
+        };
+        let (memory, image) = (memory.parse()?, image.clone());
         let boot = BootSpec { vcpus: vcpus.parse()?, memory, image, ..host.spec() };
         let tag = self.tag()?;
         Ok(SnapshotSpec { tag, existing: Existing::Replace, boot, recipe: None, warm_up, limit: WARM_LIMIT })
