@@ -31,10 +31,14 @@ pub(crate) const PORT_TAKEN: &str = "Could not set up host forwarding rule";
 /// `kernelcore`: keeps what the kernel allocates for itself, KVM's page tables above all, below 4 GiB. Guests with several
 /// vCPUs locked the machine up without it when their CPUs came on line; QEMU 7.2 seems to lose the upper half of those
 /// tables' addresses while a nested CPU is not yet in long mode. What user processes hold may lie anywhere.
+/// `nohz=off highres=off`: the timer ticks by itself, without being set anew each time. When a VM is entered, QEMU notes
+/// its pending virtual interrupt in a word to which other threads add, with a lock, the interrupts of the CPU; one of
+/// theirs can get lost. Of a timer that fires once, that was the last interrupt: the VM ran on for ever, and whoever waited
+/// for its CPU did so too. A lost tick is followed by the next, which finds all others that are pending.
 /// `rcu_expedited`: KVM waits for grace periods when it makes and drops a VM; on an idle emulated CPU each takes tens
 /// of milliseconds, and 20 VMs were made and dropped in 4.6 s instead of 7.2 s with it.
 const CMDLINE: &str = "console=ttyS0 quiet mitigations=off panic=-1 rcupdate.rcu_expedited=1 kernelcore=2560M isolcpus=0 \
-    forkd.role=machine forkd.hostname=forkd-machine forkd.root=/dev/vda forkd.data=/dev/vdb:/var/lib/forkd \
+    nohz=off highres=off forkd.role=machine forkd.hostname=forkd-machine forkd.root=/dev/vda forkd.data=/dev/vdb:/var/lib/forkd \
     forkd.net=10.0.2.15/24,10.0.2.2";
 /// A monitor that says nothing for so long is not going to.
 const QMP_PATIENCE: Duration = Duration::from_secs(5);
