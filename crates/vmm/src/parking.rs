@@ -1,11 +1,14 @@
 //! How the loop stops all vCPUs at a known point, and lets them go on.
 //!
 //! ```text
-//! loop: park()  ──kick──▶  vCPU thread: out of KVM_RUN, last exit answered, I/O completed, state taken
-//!       │                       │ arrive(id, state)
-//!       ◀───────────────────────┘ waits
-//!       resume() ─────────▶  back into KVM_RUN          (or the process ends with them waiting)
+//! loop: park()  ──kick──▶  vCPU thread: out of KVM_RUN, last exit answered, I/O completed
+//!       │                  waits until all of them have come so far
+//!       ◀───────────────── takes its state, hands it in, waits
+//!       resume() ───────▶  back into KVM_RUN          (or the process ends with them waiting)
 //! ```
+//!
+//! No state is taken before the last vCPU has stopped: a CPU that still runs sends interrupts to the others, and memory
+//! would say that they were sent where the receiver's state says that they never came.
 //!
 //! A parked thread holds no lock and no device; it sits in [`Parking::stop_here`].
 
@@ -41,6 +44,8 @@ pub(crate) enum ParkError {
 #[derive(Debug)]
 enum Place {
     Running,
+    /// It has stopped, and its state is to be taken.
+    Stopped,
     Parked(Box<Result<VcpuStateV1, VcpuStateError>>),
     /// Its thread is over.
     Gone,
@@ -91,7 +96,7 @@ impl Parking {
             sys::kick::kick(thread).map_err(|source| ParkError::Kick { source })?;
         }
         let mut lot = self.lot();
-        while lot.places.iter().any(|place| matches!(place, Place::Running)) {
+        while lot.places.iter().any(|place| matches!(place, Place::Running | Place::Stopped)) {
             lot = self.changed.wait(lot).unwrap_or_else(PoisonError::into_inner);
         }
         if lot.places.iter().any(|place| matches!(place, Place::Gone)) {
@@ -102,7 +107,7 @@ impl Parking {
             .enumerate()
             .map(|(vcpu, place)| match place {
                 Place::Parked(state) => (*state).map_err(|source| ParkError::State { vcpu, source }),
-                Place::Running | Place::Gone => Err(ParkError::Ended),
+                Place::Running | Place::Stopped | Place::Gone => Err(ParkError::Ended),
             })
             .collect()
     }
@@ -123,21 +128,38 @@ impl Parking {
         self.wanted.load(Ordering::SeqCst)
     }
 
-    /// For a vCPU's thread: hands in its state and waits until it may go on.
-    pub(crate) fn stop_here(&self, vcpu: usize, state: Result<VcpuStateV1, VcpuStateError>) {
+    /// For a vCPU's thread: waits until all have stopped, hands in its state, and waits until it may go on.
+    pub(crate) fn stop_here(&self, vcpu: usize, capture: impl FnOnce() -> Result<VcpuStateV1, VcpuStateError>) {
         let mut lot = self.lot();
-        // The wish may have ended while the state was taken; then nobody will ever let go who stops now.
+        // The wish may have ended since it was seen; then nobody will ever let go who stops now.
         if !self.wanted() {
             return;
         }
         let released = lot.released;
-        if let Some(place) = lot.places.get_mut(vcpu) {
-            *place = Place::Parked(Box::new(state));
+        lot = self.stand(lot, vcpu, Place::Stopped);
+        while lot.released == released && lot.places.iter().any(|place| matches!(place, Place::Running)) {
+            lot = self.changed.wait(lot).unwrap_or_else(PoisonError::into_inner);
         }
-        self.changed.notify_all();
+        if lot.released != released {
+            return;
+        }
+        drop(lot);
+        let state = Place::Parked(Box::new(capture()));
+        lot = self.lot();
+        if lot.released == released {
+            lot = self.stand(lot, vcpu, state);
+        }
         while lot.released == released {
             lot = self.changed.wait(lot).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    fn stand<'a>(&self, mut lot: MutexGuard<'a, Lot>, vcpu: usize, here: Place) -> MutexGuard<'a, Lot> {
+        if let Some(place) = lot.places.get_mut(vcpu) {
+            *place = here;
+        }
+        self.changed.notify_all();
+        lot
     }
 
     /// For a vCPU's thread: it will never stop here again.
@@ -166,7 +188,7 @@ mod tests {
                 while rounds.load(Ordering::SeqCst) < u64::MAX / 2 {
                     rounds.fetch_add(1, Ordering::SeqCst);
                     if parking.wanted() {
-                        parking.stop_here(id, Ok(VcpuStateV1::default()));
+                        parking.stop_here(id, || Ok(VcpuStateV1::default()));
                     }
                 }
                 parking.leave(id);
@@ -191,6 +213,40 @@ mod tests {
         }
         rounds.store(u64::MAX / 2, Ordering::SeqCst);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    /// What a thread takes for its state is taken when no other thread moves any more.
+    #[test]
+    fn no_state_is_taken_before_all_stand_still() {
+        let (parking, rounds, torn) =
+            (Arc::new(Parking::new(3)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        sys::kick::install().unwrap();
+        let mover = |id| {
+            let (parking, rounds, torn) = (Arc::clone(&parking), Arc::clone(&rounds), Arc::clone(&torn));
+            thread::spawn(move || {
+                while rounds.fetch_add(1, Ordering::SeqCst) < u64::MAX / 2 {
+                    if parking.wanted() {
+                        parking.stop_here(id, || {
+                            let before = rounds.load(Ordering::SeqCst);
+                            (0..20).for_each(|_| thread::yield_now());
+                            if rounds.load(Ordering::SeqCst) != before {
+                                torn.store(true, Ordering::SeqCst);
+                            }
+                            Ok(VcpuStateV1::default())
+                        });
+                    }
+                }
+                parking.leave(id);
+            })
+        };
+        let threads: Vec<_> = (0..3).map(mover).collect();
+        for _ in 0..200 {
+            parking.park(&threads).unwrap();
+            parking.resume();
+        }
+        rounds.store(u64::MAX / 2, Ordering::SeqCst);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(!torn.load(Ordering::SeqCst));
     }
 
     #[test]

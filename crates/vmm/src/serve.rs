@@ -1,6 +1,7 @@
 //! One VM from its beginning to its end: the process's only loop, which owns the devices' host side and everybody who
 //! may give orders.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ pub(crate) fn serve(control: ControlSocket) -> Result<(), ServeError> {
                 Lifetime::Connection => Owner::Connection(engine),
                 Lifetime::Detached => Owner::Nobody,
             };
-            Running { vm, reactor, events, controls, owner }.until_the_end()
+            Running { vm, reactor, events, controls, owner, home: None }.until_the_end()
         }
         Err(refused) => {
             controls.tell(engine, &refused);
@@ -83,6 +84,9 @@ pub(crate) struct Running {
     pub(crate) events: Arc<Events>,
     pub(crate) controls: Controls,
     pub(crate) owner: Owner,
+    /// The child's directory, locked for as long as this lives.
+    #[expect(dead_code, reason = "it is the lock that counts")]
+    pub(crate) home: Option<File>,
 }
 
 /// Whose end is the VM's.

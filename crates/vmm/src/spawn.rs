@@ -68,7 +68,7 @@ pub(crate) fn live(template: &mut Template, newborn: Newborn, asker: ControlSock
     let Newborn { spec, given: Given { tap, cgroup } } = newborn;
     let joined = join(cgroup).map_err(host_error("the child its control group, and so its limits"));
     let settled = joined.and_then(|()| settle(template, &spec, tap, &mut stages));
-    let (mut running, _home) = match settled {
+    let mut running = match settled {
         Ok(settled) => settled,
         Err(error) => {
             let (code, message): (RefusalCode, _) = (error.code(), error.to_string());
@@ -118,13 +118,13 @@ pub(crate) fn join(cgroup: Option<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes everything of the child's own. The directory stays locked while the second part of the answer lives.
+/// Makes everything of the child's own.
 fn settle(
     template: &mut Template,
     spec: &ChildSpec,
     tap: Option<OwnedFd>,
     stages: &mut Stages,
-) -> Result<(Running, File), BuildError> {
+) -> Result<Running, BuildError> {
     let home = occupy(&spec.dir).map_err(host_error("the child's directory"))?;
     let listener = listen(&spec.dir.join("control.sock")).map_err(host_error("a control socket"))?;
     let console = spec.dir.join("console.log");
@@ -138,7 +138,7 @@ fn settle(
     let devices = parts(template, spec, tap)?.build()?;
     stages.done("devices");
     let vm = Vm::restore(template, devices, console, &reactor, &events, stages)?;
-    Ok((Running { vm, reactor, events, controls, owner: Owner::Nobody }, home))
+    Ok(Running { vm, reactor, events, controls, owner: Owner::Nobody, home: Some(home) })
 }
 
 /// Says to whoever looks at the directory that somebody lives there, and logs into it.

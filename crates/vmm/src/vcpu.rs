@@ -54,7 +54,7 @@ fn run(vcpu: &mut Vcpu, id: usize, around: &Surroundings) -> Result<Event, Strin
             if let Some(ending) = settle(vcpu, &around.bus)? {
                 return Ok(Event::Ended(ending));
             }
-            around.parking.stop_here(id, VcpuStateV1::capture(vcpu, cpuid, &around.msr_indices));
+            around.parking.stop_here(id, || VcpuStateV1::capture(vcpu, cpuid, &around.msr_indices));
         }
         match once(vcpu, &around.bus)? {
             Ran::Answered => {}
