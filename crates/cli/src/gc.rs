@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use engine::{Collected, Garbage, Store};
+use engine::{Collected, Garbage, Store, sweep_templates};
 use types::Dirs;
 
 use crate::forward::{Forward, Need};
@@ -15,7 +15,7 @@ Examples:
   forkd gc                 tells what would be removed
   forkd gc --yes           removes it
 
-Garbage is what a killed forkd left: half-written snapshots, and layers that no snapshot needs.";
+Garbage is what a killed forkd left: half-written snapshots with their processes, and layers that no snapshot needs.";
 
 /// Removes what no snapshot needs; without --yes only tells what it is
 #[derive(Debug, Args)]
@@ -32,6 +32,12 @@ pub(crate) fn gc(args: &GcArgs) -> anyhow::Result<ExitCode> {
         return Ok(code);
     }
     let garbage = if args.yes { Garbage::Remove } else { Garbage::Count };
+    if args.yes {
+        let ended = sweep_templates(&dirs)?;
+        if ended > 0 {
+            output::line(&format!("✓ ended the templates of {ended} branches that nobody keeps any more"))?;
+        }
+    }
     output::line(&as_text(&Store::new(&dirs).gc(garbage)?, garbage))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! From the first moment the tag is there, being written; forks of it come from the live template. Should whoever keeps it
-//! be killed, the tag is gone with the staging directory, and the template ends with the next look at it.
+//! be killed, the tag is gone with the staging directory, and the next fork or `forkd gc` ends the template.
 
 mod keep;
 
@@ -139,6 +139,7 @@ pub struct Branch {
     pause_us: u64,
     staged: Option<Staged>,
     template: Template,
+    /// Its template is nobody's concern any more.
     kept: bool,
     dirs: Dirs,
 }
@@ -203,31 +204,38 @@ impl Branch {
     /// When it could not be written; why is then also left in the store, under its tag. Its template is ended.
     pub fn keep(mut self, cancel: Option<&Cancel>) -> Result<Kept, BranchError> {
         let mut staged = self.staged.take().expect("it is only taken here");
-        let written = match keep::write(&self, &mut staged, cancel) {
-            Ok(written) => written,
-            Err(BranchError::Cancelled) => return Err(BranchError::Cancelled),
-            Err(error) => {
-                if let Err(left) = staged.fail(&error.to_string()) {
-                    log::warn!("nothing says in the store why `{}` failed: {left}", self.tag);
-                }
-                return Err(error);
+        let error = match keep::write(&self, &mut staged, cancel) {
+            Ok(written) => {
+                let snapshot = staged.commit_or_tell(written.described)?;
+                self.kept = true;
+                return Ok(Kept { snapshot, memory_bytes: written.memory_bytes, disk_bytes: written.disk_bytes });
             }
+            Err(error) => error,
         };
-        let keep::Written { described, memory_bytes, disk_bytes } = written;
-        let snapshot = staged.commit(described)?;
+        // Before the tag is free: whoever takes it next has a template of its own there.
+        self.end();
+        if !matches!(error, BranchError::Cancelled)
+            && let Err(left) = staged.fail(&error.to_string())
+        {
+            log::warn!("nothing says in the store why `{}` failed: {left}", self.tag);
+        }
+        Err(error)
+    }
+
+    /// Ends the template.
+    fn end(&mut self) {
         self.kept = true;
-        Ok(Kept { snapshot, memory_bytes, disk_bytes })
+        if let Err(error) = stop_template(&self.tag, &self.dirs) {
+            log::warn!("the template of `{}` may still run: {error}", self.tag);
+        }
     }
 }
 
 /// What is not in the store must not be forked.
 impl Drop for Branch {
     fn drop(&mut self) {
-        if self.kept {
-            return;
-        }
-        if let Err(error) = stop_template(&self.tag, &self.dirs) {
-            log::warn!("the template of `{}` may still run: {error}", self.tag);
+        if !self.kept {
+            self.end();
         }
     }
 }

@@ -70,6 +70,6 @@ pub use store::{
     Ancestor, Collected, Existing, Failure, Finding, Garbage, Info, Intent, Listed, Manifest, Parent, Removal,
     Snapshot, Status, Store, StoreError, Stored, Verified,
 };
-pub use template::{TemplateError, remove_snapshot, start_template, stop_template, template_runs};
+pub use template::{TemplateError, remove_snapshot, start_template, stop_template, sweep_templates, template_runs};
 pub use vm::{BootTimings, Stopper, Vm};
 pub use vmdir::VmDirError;

@@ -14,6 +14,7 @@ mod lock;
 mod record;
 mod start;
 
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -264,6 +265,37 @@ pub fn stop_template(tag: &Tag, dirs: &Dirs) -> Result<bool, TemplateError> {
     let ran = place.end(&held)?;
     held.remove()?;
     Ok(ran)
+}
+
+/// Ends the templates of branches that nobody keeps any more: whoever was to write them was killed, and their tags are gone
+/// or mean something else. Returns how many there were.
+///
+/// # Errors
+/// When the directory of all cannot be read, or one of them may still run.
+pub fn sweep_templates(dirs: &Dirs) -> Result<usize, TemplateError> {
+    let all = dirs.run.join("templates");
+    let entries = match fs::read_dir(&all) {
+        Ok(entries) => entries.collect::<io::Result<Vec<_>>>().map_err(TemplateError::io("list", &all))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(TemplateError::io("list", &all)(error)),
+    };
+    let mut ended = 0;
+    for tag in entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse::<Tag>().ok()) {
+        let place = Place::new(dirs, &tag);
+        let Some(held) = Held::try_take(&place.dir)? else { continue };
+        let recorded = RecordV1::read(&place.dir).map(|record| record.snapshot);
+        let wanted = match Store::new(dirs).status(&tag) {
+            Ok(Status::Failed(_)) | Err(StoreError::Unknown { .. }) => false,
+            Ok(status) => recorded.as_deref() == Some(status.id()),
+            // Who cannot be told to be of no use stays.
+            Err(_) => true,
+        };
+        if !wanted {
+            ended += usize::from(place.end(&held)?);
+            held.remove()?;
+        }
+    }
+    Ok(ended)
 }
 
 /// Removes a snapshot and ends its template; returns all tags that went.

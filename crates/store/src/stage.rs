@@ -154,6 +154,10 @@ impl Staged {
     /// # Errors
     /// When that cannot be written; then nothing is left.
     pub fn fail(self, reason: &str) -> Result<(), StoreError> {
+        self.tell(reason)
+    }
+
+    fn tell(&self, reason: &str) -> Result<(), StoreError> {
         let _guard = sweep::guard(&self.store.dir)?;
         let target = self.store.path(&self.intent.tag);
         if target.exists() && !is_failed(&target) {

@@ -19,6 +19,8 @@ use crate::pidfd::Process;
 const FORK_LIMIT: Duration = Duration::from_secs(60);
 /// How long the snapshot below may take to be written: all of its memory, to a disk that may be slow.
 const PARENT_LIMIT: Duration = Duration::from_secs(3600);
+/// Between two looks at it.
+const PARENT_PAUSE: Duration = Duration::from_millis(20);
 
 /// A branch that is in the store.
 #[derive(Debug)]
@@ -40,7 +42,7 @@ pub(super) struct Written {
 
 /// Writes the branch into the files of its place in the store.
 pub(super) fn write(branch: &Branch, staged: &mut Staged, cancel: Option<&Cancel>) -> Result<Written, BranchError> {
-    let parent = parent(branch)?;
+    let parent = parent(branch, cancel)?;
     let manifest = parent.manifest();
     // A chain that has no room for another link begins anew.
     let diff = branch.extent == Extent::Diff && manifest.has_room();
@@ -61,15 +63,25 @@ pub(super) fn write(branch: &Branch, staged: &mut Staged, cancel: Option<&Cancel
 }
 
 /// The snapshot that the branch builds on, once that is written.
-fn parent(branch: &Branch) -> Result<Snapshot, BranchError> {
-    let tag = &branch.parent.tag;
+fn parent(branch: &Branch, cancel: Option<&Cancel>) -> Result<Snapshot, BranchError> {
+    let (tag, id) = (&branch.parent.tag, &branch.parent.id);
     let failed = |reason: String| BranchError::Parent { tag: tag.clone(), reason };
-    match Store::new(&branch.dirs).wait_written(tag, Instant::now() + PARENT_LIMIT) {
-        Ok(Status::Ready(snapshot)) if snapshot.manifest().id == branch.parent.id => Ok(snapshot),
-        Ok(Status::Failed(failure)) => Err(failed(failure.reason)),
-        Ok(Status::Writing(_)) => Err(failed(format!("it is not ready after {} s", PARENT_LIMIT.as_secs()))),
-        Ok(Status::Ready(_)) => Err(failed("another snapshot has its tag now".into())),
-        Err(error) => Err(failed(error.to_string())),
+    let (store, until) = (Store::new(&branch.dirs), Instant::now() + PARENT_LIMIT);
+    loop {
+        match store.status(tag) {
+            Ok(Status::Ready(snapshot)) if snapshot.manifest().id == *id => return Ok(snapshot),
+            Ok(Status::Writing(intent)) if intent.id == *id && Instant::now() < until => {}
+            Ok(Status::Writing(_)) => {
+                return Err(failed(format!("it is not ready after {} s", PARENT_LIMIT.as_secs())));
+            }
+            Ok(Status::Failed(failure)) => return Err(failed(failure.reason)),
+            Ok(Status::Ready(_)) => return Err(failed("another snapshot has its tag now".into())),
+            Err(error) => return Err(failed(error.to_string())),
+        }
+        let called_off = Cancel::first(&[cancel], Instant::now() + PARENT_PAUSE);
+        if called_off.map_err(|source| BranchError::Io { action: "wait", source })?.is_some() {
+            return Err(BranchError::Cancelled);
+        }
     }
 }
 
@@ -84,8 +96,10 @@ fn have_written(
     control.send(&ToVmm::Write(WriteSpec { id: branch.tag.to_string(), extent }), &fds)?;
     let died = || BranchError::WriterDied { log: console::tail(&branch.template.place.log()) };
     let failed = |source| BranchError::Io { action: "watch the process that writes", source };
+    // The writer may be quicker to speak than the template.
     let writer = match hear(&control, Instant::now() + FORK_LIMIT, None)? {
         Waited::Event(FromVmm::Forked { children }) => children.first().map(|writer| writer.pid).ok_or_else(died)?,
+        Waited::Event(FromVmm::Written { memory_bytes, disk_bytes }) => return Ok((memory_bytes, disk_bytes)),
         Waited::Event(FromVmm::WriteFailed { message }) => return Err(BranchError::Write { message }),
         Waited::Event(_) | Waited::Gone | Waited::TimedOut | Waited::Cancelled => return Err(died()),
     };

@@ -39,6 +39,23 @@ impl Held {
         Err(failed(io::ErrorKind::ResourceBusy.into()))
     }
 
+    /// The right to it, if it is there and nobody has the right.
+    pub(super) fn try_take(path: &Path) -> Result<Option<Self>, TemplateError> {
+        let failed = TemplateError::io("lock", path);
+        let opened = match File::open(path) {
+            Ok(opened) => opened,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        match lock(&opened, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        }
+        let still = is_still(path, &opened).map_err(&failed)?;
+        Ok(still.then(|| Self { path: path.into(), _lock: opened }))
+    }
+
     /// Removes the directory and gives the right up.
     pub(super) fn remove(self) -> Result<(), TemplateError> {
         remove(&self.path).map_err(TemplateError::io("remove", &self.path))

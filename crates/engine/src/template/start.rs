@@ -58,6 +58,10 @@ pub(crate) fn adopt<T, E: From<TemplateError>>(
     place.end(&held)?;
     let adopted = take_in(place, snapshot, make);
     if adopted.is_err() {
+        // It may have been made all the same, or still be: who listens there, now or later, is told to stop.
+        if let Err(error) = place.end(&held) {
+            log::warn!("a template in {} may still run: {error}", place.dir.display());
+        }
         give_up(held, place);
     }
     adopted
@@ -71,7 +75,6 @@ fn take_in<T, E: From<TemplateError>>(
     let listener = place.listen()?;
     let log = File::create(place.log()).map_err(TemplateError::io("make", &place.log()))?;
     let (pid, word) = make(&listener, &log)?;
-    drop(listener);
     let process = record(place, snapshot, pid)?;
     Ok((Template { process, snapshot: snapshot.into(), place: place.clone() }, word))
 }

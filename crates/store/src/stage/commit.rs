@@ -36,6 +36,22 @@ impl Staged {
     /// [`StoreError::Exists`] when somebody else was quicker; [`StoreError::Unfit`] when the files are not what they
     /// should be; [`StoreError::Io`] when the disk is full, among others. Then nothing of it is left.
     pub fn commit(self, described: Described) -> Result<Snapshot, StoreError> {
+        self.try_commit(described)
+    }
+
+    /// The same, but an error leaves a word under the tag on why there is no snapshot, as [`Staged::fail`] does.
+    ///
+    /// # Errors
+    /// As [`Staged::commit`].
+    pub fn commit_or_tell(self, described: Described) -> Result<Snapshot, StoreError> {
+        self.try_commit(described).inspect_err(|error| {
+            if let Err(left) = self.tell(&error.to_string()) {
+                log::warn!("nothing says why `{}` failed: {left}", self.intent.tag);
+            }
+        })
+    }
+
+    fn try_commit(&self, described: Described) -> Result<Snapshot, StoreError> {
         let memory = self.own(MEMORY, self.memory_length()?)?;
         let disks = self.foundation.disks.iter().enumerate();
         let disks =
