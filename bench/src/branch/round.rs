@@ -52,7 +52,6 @@ pub(super) fn play(template: &Template, frozen: &Frozen, places: &Places) -> Res
     let mut source = Source::spawn(template, &places.dir.join("source"))?;
     source.work()?;
     let before = source.listen(LISTEN)?;
-    let clock = Clock::of(&before)?;
     let asked = Instant::now();
     let branch = source.branch(&places.dir)?;
     let answered = asked.elapsed();
@@ -64,7 +63,8 @@ pub(super) fn play(template: &Template, frozen: &Frozen, places: &Places) -> Res
     File::open(&places.to)?.sync_all()?;
     let durable_us = us(asked.elapsed());
     let after = source.listen(LISTEN)?;
-    let asked_us = us(asked.duration_since(clock.instant));
+    let clock = Clock::of(&before, after.last())?;
+    let asked_us = us(asked.saturating_duration_since(clock.instant));
     let gaps: Vec<_> =
         after.iter().map(|(_, report)| (clock.since(report.at) - asked_us, clock.us(report.gap))).collect();
     let gaps = Gaps::of(&gaps, us(answered));
@@ -98,9 +98,10 @@ struct Clock {
 
 #[expect(clippy::cast_precision_loss, reason = "a minute has fewer than 2^53 ticks")]
 impl Clock {
-    /// Hearing of a tick takes a moment. What was heard soonest says when a tick was.
-    fn of(heard: &[(Instant, Report)]) -> Result<Self> {
-        let (Some((from, first)), Some((to, last))) = (heard.first(), heard.last()) else {
+    /// Hearing of a tick takes a moment, which matters the less the longer ago the first was; and of those near the branch,
+    /// the one that was heard soonest says when a tick was.
+    fn of(heard: &[(Instant, Report)], latest: Option<&(Instant, Report)>) -> Result<Self> {
+        let (Some((from, first)), Some((to, last))) = (heard.first(), latest.or(heard.last())) else {
             anyhow::bail!("the guest told nothing")
         };
         let passed = to.duration_since(*from);
@@ -168,8 +169,9 @@ mod tests {
     fn a_clock_is_that_of_the_report_heard_soonest() {
         let now = Instant::now();
         let heard = |ms, at| (now + Duration::from_millis(ms), Report { at, gap: 0, passes: 2 });
-        let clock = Clock::of(&[heard(10, 1_000_000), heard(105, 1_200_000), heard(210, 1_400_000)]).unwrap();
+        let before = [heard(10, 1_000_000), heard(105, 1_200_000)];
+        let clock = Clock::of(&before, Some(&heard(210, 1_400_000))).unwrap();
         assert_eq!((clock.ticks, clock.us(2000)), (1_200_000, 1000.0));
-        Clock::of(&[heard(10, 1), heard(11, 3)]).unwrap_err();
+        Clock::of(&[heard(10, 1), heard(11, 3)], None).unwrap_err();
     }
 }
