@@ -16,7 +16,7 @@ use types::progress::Silent;
 use crate::host::{Host, INSIDE};
 
 /// How long the VM tests may take inside; they take some minutes.
-const PATIENCE: Duration = Duration::from_secs(2400);
+const PATIENCE: Duration = Duration::from_secs(1500);
 /// How often the emulated host may die under the tests. QEMU's emulation of nested virtualisation is not flawless, and
 /// a host that dies of it says nothing about forkd.
 const DEATHS: usize = 2;
