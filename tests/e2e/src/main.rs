@@ -68,7 +68,7 @@ const LONE_TESTS: &[&[Test]] = &[
 const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS];
 
 /// No test of ours takes so long, also on a machine that is slow and busy.
-const TEST_LIMIT: Duration = Duration::from_secs(600);
+const TEST_LIMIT: Duration = Duration::from_secs(240);
 /// How many of the slowest tests are named at the end.
 const SLOWEST: usize = 8;
 /// How much of a failure's cause is repeated there; the whole of it was said when the test failed.
