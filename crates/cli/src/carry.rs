@@ -1,18 +1,16 @@
 //! Files of this host for a forkd in the emulated one: what it reads or writes crosses as its standard streams.
 
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::thread;
 
 use anyhow::Context;
 use rustix::stdio::{stderr, stdout};
-use session::{Event, Exec, ExitStatus, StdinWriter, Stdio};
+use session::{Event, Exec, ExitStatus, Stdio};
 
 use crate::interrupts::Interrupts;
 use crate::output::{Raw, reader_left};
 use crate::remote::{Remote, explain};
-
-/// What a pipe holds.
-const CHUNK: usize = 64 << 10;
+use crate::stream::feed;
 
 /// Runs forkd inside and writes what it writes; returns how it ended.
 pub(crate) fn out(
@@ -49,28 +47,5 @@ fn watch(mut exec: Exec, to: &mut dyn Write) -> anyhow::Result<ExitStatus> {
             },
             Event::Exited { status, .. } => return Ok(status),
         }
-    }
-}
-
-fn feed(mut from: impl Read, mut writer: StdinWriter) {
-    let mut chunk = vec![0; CHUNK];
-    let fed = loop {
-        match from.read(&mut chunk) {
-            Ok(0) => break writer.close(),
-            Ok(count) => {
-                if let Err(error) = writer.write_all(&chunk[..count]) {
-                    break Err(error);
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => {
-                log::warn!("what the emulated host should get cannot be read: {error}");
-                break writer.close();
-            }
-        }
-    };
-    // One that ends without reading everything has said why.
-    if let Err(error) = fed {
-        log::debug!("the rest was not taken: {error}");
     }
 }

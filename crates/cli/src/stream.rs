@@ -58,7 +58,10 @@ pub(crate) fn join(mut exec: Exec, stdio: Stdio, waiting: Option<Box<dyn Stage>>
     if stdio != Stdio::Output {
         let writer = exec.stdin();
         // Not joined: it may sit in a read that never ends. It goes with us.
-        thread::Builder::new().name("stdin".into()).spawn(move || feed(writer)).context("cannot start a thread")?;
+        thread::Builder::new()
+            .name("stdin".into())
+            .spawn(move || feed(io::stdin(), writer))
+            .context("cannot start a thread")?;
     }
     let ended = show(&mut exec, waiting);
     drop(raw);
@@ -100,10 +103,11 @@ fn write(to: BorrowedFd<'static>, bytes: &[u8], name: &str) -> anyhow::Result<Wr
     }
 }
 
-fn feed(mut writer: StdinWriter) {
+/// Hands all of a reader over as the standard input of a process, and ends it there.
+pub(crate) fn feed(mut from: impl Read, mut writer: StdinWriter) {
     let mut chunk = vec![0; CHUNK];
     let fed = loop {
-        match io::stdin().lock().read(&mut chunk) {
+        match from.read(&mut chunk) {
             Ok(0) => break writer.close(),
             Ok(count) => {
                 if let Err(error) = writer.write_all(&chunk[..count]) {
@@ -112,14 +116,14 @@ fn feed(mut writer: StdinWriter) {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
-                log::warn!("standard input cannot be read: {error}");
+                log::warn!("the input cannot be read: {error}");
                 break writer.close();
             }
         }
     };
     // A process that ends without reading its input is no error.
     if let Err(error) = fed {
-        log::debug!("the rest of standard input was not taken: {error}");
+        log::debug!("the rest of the input was not taken: {error}");
     }
 }
 

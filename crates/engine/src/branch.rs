@@ -6,7 +6,7 @@
 //! ```
 //!
 //! From the first moment the tag is there, being written; forks of it come from the live template. Should whoever keeps it
-//! be killed, the tag is gone with the staging directory, and the next fork or `forkd gc` ends the template.
+//! be killed, the tag is gone with the staging directory, and the next branch or `forkd gc` ends the template.
 
 mod keep;
 
@@ -24,7 +24,7 @@ use crate::cgroup;
 use crate::child::{Child, Death};
 use crate::hearing::{Waited, hear};
 use crate::random::{hex, random};
-use crate::template::{Place, Template, TemplateError, adopt, stop_template};
+use crate::template::{Place, Template, TemplateError, adopt, stop_template, sweep_templates};
 
 pub use keep::Kept;
 
@@ -163,6 +163,10 @@ pub fn branch(spec: BranchSpec, dirs: &Dirs) -> Result<Branch, BranchError> {
     let staged = store.stage(&tag, Existing::Keep, origin)?;
     let place = Place::new(dirs, &tag);
     let (template, pause_us) = adopt(&place, staged.id(), |listener, log| ask(&child, listener, log))?;
+    // Only branches leave templates that nobody keeps, so it is for branches to end them; the sandbox runs on already.
+    if let Err(error) = sweep_templates(dirs) {
+        log::warn!("templates that nobody keeps may still run: {error}");
+    }
     Ok(Branch { tag, parent, extent, pause_us, staged: Some(staged), template, kept: false, dirs: dirs.clone() })
 }
 

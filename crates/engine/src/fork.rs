@@ -31,7 +31,7 @@ use crate::cancel::Cancel;
 use crate::cgroup::{Groups, Limits};
 use crate::child::Child;
 use crate::childdir::ChildDir;
-use crate::template::{Template, sweep_templates, template_of_status};
+use crate::template::{Template, template_of_status};
 use crate::{kill, limits};
 
 pub use error::{ChildError, ForkError};
@@ -141,9 +141,6 @@ pub fn fork(spec: &ForkSpec, dirs: &Dirs) -> Result<Forked, ForkError> {
     // What others left is removed when nobody waits for it.
     if let Err(error) = kill::sweep(dirs) {
         log::warn!("what dead VMs left cannot be removed: {error}");
-    }
-    if let Err(error) = sweep_templates(dirs) {
-        log::warn!("templates that nobody keeps may still run: {error}");
     }
     forked
 }

@@ -1,7 +1,6 @@
 //! Taking a running VM at one instant, and writing it down for good.
 
 use std::fs::File;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -9,8 +8,7 @@ use proto::control::FromVmm;
 
 use crate::bus::lock;
 use crate::devices::Disk;
-use crate::frozen::file::{self, StateFileError};
-use crate::frozen::{Frozen, memory};
+use crate::frozen::{Frozen, WriteDownError, file, memory};
 use crate::parking::ParkError;
 use crate::vm::Vm;
 use crate::x86::vcpu_state::VcpuStateV1;
@@ -45,23 +43,9 @@ pub(crate) enum FreezeError {
     /// Its state cannot be taken.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// The memory.
-    #[error("the memory cannot be written: {source}")]
-    Memory {
-        /// What the system says.
-        source: io::Error,
-    },
-    /// A disk's layer.
-    #[error("disk {disk} cannot be written: {source}")]
-    Disk {
-        /// Which of the writable ones.
-        disk: usize,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The state file.
+    /// Something cannot be written.
     #[error(transparent)]
-    State(#[from] StateFileError),
+    Write(#[from] WriteDownError),
 }
 
 impl Vm {
@@ -107,16 +91,17 @@ impl Vm {
     }
 
     fn write(&self, frozen: &Frozen, state: &File, memory: &File, layers: &[File]) -> Result<(u64, u64), FreezeError> {
-        let memory_bytes = memory::write_all(&self.ram, memory).map_err(|source| FreezeError::Memory { source })?;
+        let memory_bytes = memory::write_all(&self.ram, memory).map_err(|source| WriteDownError::Memory { source })?;
         let mut disk_bytes = 0;
         let private = self.disks.iter().filter_map(|disk| match disk {
             Disk::Private(disk) => Some(disk),
             Disk::ReadOnly(_) => None,
         });
         for (disk, (top, layer)) in private.zip(layers).enumerate() {
-            disk_bytes += top.write_layer(layer).map_err(|source| FreezeError::Disk { disk, source })?.stats.data_bytes;
+            disk_bytes +=
+                top.write_layer(layer).map_err(|source| WriteDownError::Disk { disk, source })?.stats.data_bytes;
         }
-        file::write(frozen, state)?;
+        file::write(frozen, state).map_err(WriteDownError::from)?;
         Ok((memory_bytes, disk_bytes))
     }
 }

@@ -6,15 +6,40 @@
 pub(crate) mod file;
 pub(crate) mod memory;
 
+use std::io;
+
 use kvm_bindings::CpuId;
 use proto::control::NetSpec;
 use serde::{Deserialize, Serialize};
 use types::{GuestMemorySize, VcpuCount};
 use virtio::{DeviceState, TransportStateV1};
 
+use crate::frozen::file::StateFileError;
 use crate::ports::SerialStateV1;
 use crate::x86::vcpu_state::VcpuStateV1;
 use crate::x86::vm_state::VmStateV1;
+
+/// Why a VM could not be written down.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WriteDownError {
+    /// The memory.
+    #[error("the memory cannot be written: {source}")]
+    Memory {
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A disk's layer.
+    #[error("disk {disk} cannot be written: {source}")]
+    Disk {
+        /// Which of the writable ones.
+        disk: usize,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The state file.
+    #[error(transparent)]
+    State(#[from] StateFileError),
+}
 
 /// What a VM consists of; enough to build one whose guest finds everything where it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,14 +2,12 @@
 //! from. Nothing here can hurt either: what it holds of them are copies.
 
 use std::fs::File;
-use std::io;
 use std::os::fd::OwnedFd;
 
 use layer::{Base as Below, Layer, LayerError, Stack, StackError};
 use proto::control::{ControlSocket, Extent, FromVmm, WriteSpec};
 
-use crate::frozen::file::{self, StateFileError};
-use crate::frozen::memory;
+use crate::frozen::{WriteDownError, file, memory};
 use crate::load::Base;
 use crate::memory::file_len;
 use crate::serve::ServeError;
@@ -44,23 +42,9 @@ enum WriteError {
     /// The parent's memory as a whole.
     #[error("the parent's memory cannot be used: {0}")]
     Parent(#[from] StackError),
-    /// The memory.
-    #[error("the memory cannot be written: {source}")]
-    Memory {
-        /// What the system says.
-        source: io::Error,
-    },
-    /// A disk's layer.
-    #[error("disk {disk} cannot be written: {source}")]
-    Disk {
-        /// Which of the writable ones.
-        disk: usize,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The state file.
+    /// Something cannot be written.
     #[error(transparent)]
-    State(#[from] StateFileError),
+    Write(#[from] WriteDownError),
 }
 
 /// What a writer is to do.
@@ -97,7 +81,7 @@ fn write(template: &Template, writer: Writer) -> Result<(u64, u64), WriteError> 
         return Err(WriteError::Files { found, expected });
     };
     let layers: Vec<File> = files.by_ref().take(private.len()).collect();
-    let failed = |source| WriteError::Memory { source };
+    let failed = |source| WriteDownError::Memory { source };
     let memory_bytes = match writer.spec.extent {
         Extent::Full => memory::write_all(&template.ram, &memory).map_err(failed)?,
         Extent::Diff { .. } => {
@@ -111,9 +95,9 @@ fn write(template: &Template, writer: Writer) -> Result<(u64, u64), WriteError> 
             Extent::Full => below.write_layer(IMAGE + 1, layer),
             Extent::Diff { .. } => below.write_layer(below.floor(), layer),
         };
-        disk_bytes += written.map_err(|source| WriteError::Disk { disk, source })?.stats.data_bytes;
+        disk_bytes += written.map_err(|source| WriteDownError::Disk { disk, source })?.stats.data_bytes;
     }
-    file::write(&template.frozen, &state)?;
+    file::write(&template.frozen, &state).map_err(WriteDownError::from)?;
     Ok((memory_bytes, disk_bytes))
 }
 
