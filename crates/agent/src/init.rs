@@ -26,6 +26,7 @@ use crate::console::say;
 use crate::renew::Scope;
 use crate::serve::Listener;
 use crate::service::{Service, ServiceError, read_token};
+use crate::sys::SleepingVcpu;
 use crate::{button, shutdown};
 
 mod cmdline;
@@ -86,6 +87,10 @@ pub(crate) fn run() -> Result<(), InitError> {
         mounts::ext4(&data.device, &data.target)?;
     }
     configure(&options)?;
+    let _sleeper = match options.role {
+        Role::Guest => None,
+        Role::Machine => SleepingVcpu::new().inspect_err(|error| say(format_args!("KVM: {error}"))).ok(),
+    };
     let service = Service::start(listen(options.role)?, token, OPEN_FILES, Scope::Machine)?;
     if let Err(error) = button::watch(service.stop.clone()) {
         say(format_args!("nobody watches the power button: {error}"));

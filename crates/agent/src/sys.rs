@@ -1,13 +1,15 @@
-//! Every unsafe operation of the agent: process creation, signals, and the ioctls of the network card and the kernel's
-//! random number generator.
+//! Every unsafe operation of the agent: process creation, signals, and the ioctls of the network card, of the kernel's
+//! random number generator and of KVM.
 
 use std::ffi::{CString, c_char, c_int};
 use std::io;
 
+mod kvm;
 mod netif;
 mod process;
 mod random;
 
+pub(crate) use kvm::SleepingVcpu;
 pub(crate) use netif::Interface;
 pub(crate) use process::{Failure, Identity, Plan, Stage, fork_exec};
 pub(crate) use random::reseed;

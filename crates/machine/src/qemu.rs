@@ -35,10 +35,11 @@ pub(crate) const PORT_TAKEN: &str = "Could not set up host forwarding rule";
 /// its pending virtual interrupt in a word to which other threads add, with a lock, the interrupts of the CPU; one of
 /// theirs can get lost. Of a timer that fires once, that was the last interrupt: the VM ran on for ever, and whoever waited
 /// for its CPU did so too. A lost tick is followed by the next, which finds all others that are pending.
+/// `softlockup_panic`: a CPU that has hung for a minute hangs for ever, and a machine that is gone can be started again.
 /// `rcu_expedited`: KVM waits for grace periods when it makes and drops a VM; on an idle emulated CPU each takes tens
 /// of milliseconds, and 20 VMs were made and dropped in 4.6 s instead of 7.2 s with it.
 const CMDLINE: &str = "console=ttyS0 quiet mitigations=off panic=-1 rcupdate.rcu_expedited=1 kernelcore=2560M isolcpus=0 \
-    nohz=off highres=off forkd.role=machine forkd.hostname=forkd-machine forkd.root=/dev/vda forkd.data=/dev/vdb:/var/lib/forkd \
+    nohz=off highres=off watchdog_thresh=30 softlockup_panic=1 forkd.role=machine forkd.hostname=forkd-machine forkd.root=/dev/vda forkd.data=/dev/vdb:/var/lib/forkd \
     forkd.net=10.0.2.15/24,10.0.2.2";
 /// A monitor that says nothing for so long is not going to.
 const QMP_PATIENCE: Duration = Duration::from_secs(5);
