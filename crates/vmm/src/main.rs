@@ -53,6 +53,7 @@ mod x86;
 fn main() -> ExitCode {
     let log = Target::Pipe(Box::new(BoundedLog::new(io::stderr())));
     env_logger::Builder::from_env(Env::default().default_filter_or("info")).target(log).init();
+    abort_on_panic();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["vm"] => run(|stdin| serve::serve(ControlSocket::from(stdin))),
@@ -93,4 +94,12 @@ fn run(serve: impl FnOnce(OwnedFd) -> Result<(), ServeError>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A thread that panicked leaves a VM of which nobody knows the state: it ends, and whoever holds it is told.
+fn abort_on_panic() {
+    std::panic::set_hook(Box::new(|info| {
+        log::error!("{info}");
+        std::process::abort();
+    }));
 }
