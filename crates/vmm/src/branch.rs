@@ -24,13 +24,15 @@ use rustix::process::{Pid, Signal};
 use crate::devices::Disk;
 use crate::freeze::CaptureError;
 use crate::frozen::Frozen;
-use crate::load::{Base, LoadError, rehearse};
+use crate::load::Base;
 use crate::serve::{Running, ServeError};
 use crate::spawn::join;
 use crate::stages::Stages;
 use crate::sys::fork::{self, Forked};
 use crate::template::{self, Template};
 use crate::vm::Vm;
+use crate::x86::ready_vcpu::ReadyVcpu;
+use crate::x86::vcpu_state::VcpuStateError;
 
 /// Why there is no branch.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +71,7 @@ pub(crate) enum BranchError {
     #[error("the branch cannot be used: {source}")]
     Template {
         /// What is wrong.
-        source: LoadError,
+        source: VcpuStateError,
     },
 }
 
@@ -162,13 +164,10 @@ pub(crate) fn become_template(source: Running, seed: Seed) -> Result<(), ServeEr
     drop(log);
     join(group).map_err(|source| BranchError::Group { source })?;
     fork::close_all_but(&keep)?;
-    match rehearse(&kvm, &ram.mem, &frozen) {
-        Ok(vcpus) => {
-            let template = Template { kvm, frozen, vcpus, ram, disks, tops, msr_indices };
-            template::keep(Some(template), listener)
-        }
-        Err(source) => Err(BranchError::Template { source }.into()),
-    }
+    // No rehearsal: whoever wants a grandchild would wait longest for the end of the VM that it takes.
+    let vcpus = frozen.vcpus.iter().map(ReadyVcpu::of_here).collect::<Result<_, _>>();
+    let vcpus = vcpus.map_err(|source| BranchError::Template { source })?;
+    template::keep(Some(Template { kvm, frozen, vcpus, ram, disks, tops, msr_indices }), listener)
 }
 
 fn end(template: Pid) {

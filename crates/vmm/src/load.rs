@@ -202,7 +202,7 @@ fn open_memory(size: GuestMemorySize, files: Vec<File>, dir: &Path) -> Result<Gu
 /// Gives the vCPUs' states to a VM that is thrown away: what cannot be restored here is found out before there is a
 /// child, and what need not be is found out once for all of them. It needs the memory too: what a kernel shares with KVM
 /// (its clock, page faults that wait) is named to a vCPU by an address, and KVM refuses one where there is nothing.
-pub(crate) fn rehearse(kvm: &Kvm, mem: &GuestMem, frozen: &Frozen) -> Result<Vec<ReadyVcpu>, LoadError> {
+fn rehearse(kvm: &Kvm, mem: &GuestMem, frozen: &Frozen) -> Result<Vec<ReadyVcpu>, LoadError> {
     let vm = kvm.create_vm()?;
     slot::set_all(&vm, mem)?;
     cpuid::disable_counters(&vm)?;

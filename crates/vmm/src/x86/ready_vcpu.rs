@@ -30,20 +30,30 @@ pub(crate) struct ReadyVcpu {
 }
 
 impl ReadyVcpu {
-    /// Prepares `state` for vCPUs that come into the world as `new` did.
-    pub(crate) fn new(state: &VcpuStateV1, new: &VcpuFd) -> Result<Self, VcpuStateError> {
+    /// Prepares `state` for any vCPU: what this host's KVM gave out a moment ago, it takes back.
+    pub(crate) fn of_here(state: &VcpuStateV1) -> Result<Self, VcpuStateError> {
         let too_many = |what| move |_| VcpuStateError::TooMany { what };
         let msrs = state.msrs.chunks(KVM_MAX_MSR_ENTRIES).map(Msrs::from_entries).collect::<Result<_, _>>();
-        let here = new.get_tsc_khz().map_err(failed("the clock rate"))?;
-        let mp_state = new.get_mp_state().map_err(failed("the run state"))?;
-        let debug_regs = new.get_debug_regs().map_err(failed("the debug registers"))?;
         Ok(Self {
             promised: state.cpuid.as_slice().into(),
             leaves: CpuId::from_entries(&state.cpuid).map_err(too_many("CPUID leaves"))?,
             msrs: msrs.map_err(too_many("MSRs"))?,
+            tsc_khz: Some(state.tsc_khz),
+            mp_state: Some(state.mp_state),
+            debug_regs: Some(state.debug_regs),
+        })
+    }
+
+    /// Prepares `state` for vCPUs that come into the world as `new` did.
+    pub(crate) fn new(state: &VcpuStateV1, new: &VcpuFd) -> Result<Self, VcpuStateError> {
+        let here = new.get_tsc_khz().map_err(failed("the clock rate"))?;
+        let mp_state = new.get_mp_state().map_err(failed("the run state"))?;
+        let debug_regs = new.get_debug_regs().map_err(failed("the debug registers"))?;
+        Ok(Self {
             tsc_khz: clock_rate(state.tsc_khz, here),
             mp_state: (mp_state != state.mp_state).then_some(state.mp_state),
             debug_regs: (debug_regs != state.debug_regs).then_some(state.debug_regs),
+            ..Self::of_here(state)?
         })
     }
 
