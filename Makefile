@@ -1,5 +1,7 @@
 # Every target sets up what it needs. `make help` lists them.
-BIN := target/x86_64-unknown-linux-gnu/release
+BIN := $(or $(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/release
+# Always together: cargo compiles a dependency anew for each set of packages that wants other features of it.
+PACKAGES := --package cli --package vmm --package agent --package bench --package e2e
 
 .PHONY: help build demo test unit vmtest lint fuzz bench install clean setup
 .DEFAULT_GOAL := help
@@ -10,19 +12,19 @@ help: ## This list
 setup: ## Install the Debian packages that are missing
 	@cargo xtask setup
 
-build: setup ## Build forkd, forkd-vmm and forkd-agent
-	@cargo build --release --package cli --package vmm --package agent
+build: setup ## Build forkd, forkd-vmm, forkd-agent and what measures and tests them
+	@cargo build --release $(PACKAGES)
 
 demo: build ## Warm up a microVM with Python and numpy, fork it N=10 times, let each calculate, print the times
-	@N=$(N) cargo run --release --quiet --package bench -- demo
+	@N=$(N) $(BIN)/bench demo
 
 test: build unit vmtest ## All tests, the VM tests in real VMs
 
 unit: setup
-	@cargo test --quiet --workspace --exclude e2e
+	@cargo test --quiet --workspace --exclude e2e --lib --bins --tests --examples
 
 vmtest: build
-	@cargo run --release --quiet --package e2e
+	@$(BIN)/e2e
 
 lint: ## Format, clippy, dependency direction, shape of the sources
 	@cargo fmt --all --check
@@ -31,11 +33,11 @@ lint: ## Format, clippy, dependency direction, shape of the sources
 	@cargo xtask shape
 
 bench: build ## A spawn and a branch beside their floors, a chain, a fan-out, a cold boot: each as JSON
-	@cargo run --release --quiet --package bench -- spawn
-	@cargo run --release --quiet --package bench -- branch
-	@cargo run --release --quiet --package bench -- chain
-	@cargo run --release --quiet --package bench -- fanout
-	@cargo run --release --quiet --package bench -- boot
+	@$(BIN)/bench spawn
+	@$(BIN)/bench branch
+	@$(BIN)/bench chain
+	@$(BIN)/bench fanout
+	@$(BIN)/bench boot
 
 fuzz: ## Fuzz every target for a minute (needs nightly and cargo-fuzz)
 	@cd fuzz && for target in $$(cargo +nightly fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done

@@ -3,20 +3,25 @@
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use engine::Program;
-use machine::Push;
+use machine::{Machine, Push};
 use proto::guest::ExecRequest;
 use session::Event;
+use types::Dirs;
 use types::progress::Silent;
 
 use crate::host::{Host, INSIDE};
 
 /// How long the VM tests may take inside; they take some minutes.
 const PATIENCE: Duration = Duration::from_secs(1500);
+/// How often it is asked whether it is still there.
+const HEARTBEAT: Duration = Duration::from_secs(20);
+/// How often in a row it may leave that without an answer; a busy one may be slow once.
+const SILENCES: usize = 3;
 /// How often the emulated host may die under the tests. QEMU's emulation of nested virtualisation is not flawless, and
 /// a host that dies of it says nothing about forkd.
 const DEATHS: usize = 2;
@@ -26,7 +31,7 @@ const DEATHS: usize = 2;
 pub(crate) fn run(host: &Host) -> Result<bool> {
     for _ in 0..DEATHS {
         match run_once(host) {
-            Err(error) if machine::Machine::find(&host.dirs)?.is_none() => {
+            Err(error) if Machine::find(&host.dirs)?.is_none() => {
                 eprintln!("again: all VM tests, because the emulated host died ({error:#})");
             }
             done => return done,
@@ -68,16 +73,27 @@ fn run_once(host: &Host) -> Result<bool> {
     // A machine that hangs is ended, which breaks the connection and ends the wait below.
     let (_done, running) = std::sync::mpsc::channel::<()>();
     let dirs = host.dirs.clone();
-    std::thread::spawn(move || {
-        if running.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            drop(machine::stop(&dirs, &Silent));
-        }
-    });
+    std::thread::spawn(move || watch(&dirs, &running));
     loop {
         match exec.next_event()? {
             Event::Stdout(bytes) => io::stdout().write_all(&bytes)?,
             Event::Stderr(bytes) => io::stderr().write_all(&bytes)?,
             Event::Exited { status, .. } => return Ok(status.shell_code() == 0),
+        }
+    }
+}
+
+/// Ends the machine when it no longer answers, or when all has taken too long.
+fn watch(dirs: &Dirs, running: &Receiver<()>) {
+    let begun = Instant::now();
+    let mut silent = 0;
+    while running.recv_timeout(HEARTBEAT) == Err(RecvTimeoutError::Timeout) {
+        // An agent has a minute to answer.
+        let answers = matches!(Machine::find(dirs), Ok(Some(machine)) if machine.connect().is_ok());
+        silent = if answers { 0 } else { silent + 1 };
+        if silent == SILENCES || begun.elapsed() > PATIENCE {
+            drop(machine::stop(dirs, &Silent));
+            return;
         }
     }
 }
