@@ -13,6 +13,7 @@
 mod button;
 mod children;
 mod console;
+mod files;
 mod init;
 mod interpreter;
 mod launch;

@@ -98,6 +98,12 @@ impl Peer {
         bytes.chunks(MAX_CHUNK).try_for_each(|chunk| self.queue(channel, chunk))
     }
 
+    /// Sends bytes, in as many frames as it takes, and everything before them.
+    pub(crate) fn send_data(&mut self, channel: Channel, bytes: &[u8]) -> Result<(), PeerError> {
+        self.queue_data(channel, bytes)?;
+        self.flush(None)
+    }
+
     /// Sends any message and everything before it, until an instant.
     pub(crate) fn send(&mut self, message: &impl Serialize, until: Instant) -> Result<(), PeerError> {
         write_message(&mut self.outgoing, message)?;

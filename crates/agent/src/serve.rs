@@ -19,6 +19,7 @@ use proto::guest::{AgentHello, ErrorCode, EvalRequest, ExecRequest, GENERATION, 
 use vsock::{VMADDR_CID_HOST, VsockListener};
 
 use crate::console::say;
+use crate::files;
 use crate::interpreter::WarmInterpreter;
 use crate::launch::Launcher;
 use crate::peer::{Peer, PeerError};
@@ -200,6 +201,11 @@ fn obey(peer: &mut Peer, host: &Host) -> Result<(), ConverseError> {
                 peer.reply(&warmed.unwrap_or_else(|error| refusal(error.code(), &error)))?;
             }
             Request::Eval(request) => eval(peer, host, &request)?,
+            Request::File { op } => {
+                had_session = true;
+                files::serve(peer, &op)?;
+            }
+            Request::Process { .. } | Request::Dial { .. } => return Err(unexpected(&frame)),
             Request::Poweroff => return stop(peer, host, Stop::Poweroff),
             Request::Reboot => return stop(peer, host, Stop::Reboot),
             Request::Hello { .. } | Request::Signal { .. } | Request::Resize(_) => {

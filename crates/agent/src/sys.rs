@@ -1,14 +1,16 @@
-//! Every unsafe operation of the agent: process creation, signals, and the ioctls of the network card, of the kernel's
+//! Every unsafe operation of the agent: process creation, signals, acting as a user, and the ioctls of the network card, of the kernel's
 //! random number generator and of KVM.
 
 use std::ffi::{CString, c_char, c_int};
 use std::io;
 
+mod acting;
 mod kvm;
 mod netif;
 mod process;
 mod random;
 
+pub(crate) use acting::Acting;
 pub(crate) use kvm::SleepingVcpu;
 pub(crate) use netif::Interface;
 pub(crate) use process::{Failure, Identity, Plan, Stage, fork_exec};

@@ -6,6 +6,7 @@
 //! fork       n children of a snapshot's template       template   the process they are forked from
 //! branch     a template and a snapshot of a child that runs on
 //! list, find, kill, exec, eval, ping                   a child, by its id
+//! files                                                what is in it
 //! ```
 //!
 //! A [`Vm`] is a guard: when it is dropped, its process, its directory and its network are gone. A [`Child`] is a name:
@@ -23,6 +24,7 @@ mod console;
 pub mod doctor;
 mod eval;
 mod exec;
+mod files;
 mod fork;
 mod freeze;
 mod hearing;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Channel 0 carries one JSON message per frame; channels 1 to 3 carry raw bytes of stdin, stdout and stderr, where an
-//! empty frame means end of file. The peer is hostile: a length is checked before anything is allocated for it.
+//! empty frame means end of file. A file's bytes go to the guest as stdin does, and come from it as stdout does. The peer is hostile: a length is checked before anything is allocated for it.
 
 use std::io::{self, Read, Write};
 
@@ -204,6 +204,11 @@ impl Decoder {
         let payload = payload.to_vec();
         self.pending.drain(..HEADER_LEN + length);
         Ok(Some(Frame { channel, payload }))
+    }
+
+    /// What came behind the last whole frame, for a stream that carries frames no longer.
+    pub fn take_rest(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.pending)
     }
 }
 

@@ -17,24 +17,36 @@
 //! the agent has not credited, so a process that does not read its input never keeps a signal from being delivered.
 //! When a client goes away inside a session, the process group is killed.
 //!
+//! What outlives a connection has requests of its own: [`FileRequest`], [`ProcessRequest`]. [`Request::Dial`] turns the
+//! connection into somebody else's.
+//!
 //! The generation is one number for the whole surface. A snapshot holds the agent it was taken with for ever, so the
 //! host adapts: a message is sent only to an agent whose generation is at least the message's [`Request::since`].
 
+mod dial;
 mod eval;
+mod files;
+mod processes;
 mod renew;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use dial::DialTarget;
 pub use eval::{
     EvalError, EvalRequest, Evaluated, Exception, InterpreterState, MAX_EVAL_OUTPUT, MAX_EVAL_TIMEOUT_MS, WarmRequest,
     Warmed,
 };
+pub use files::{
+    FileInfo, FileKind, FileRequest, GuestPath, ListFiles, MAX_LIST_DEPTH, MakeDir, MoveFile, ReadFile, RemoveFile,
+    StatFile, WriteFile,
+};
+pub use processes::{MAX_KEPT_OUTPUT, MAX_PROCESSES, ProcessInfo, ProcessRequest};
 pub use renew::{Entropy, FieldError, HostName, MachineId, Metadata, RenewRequest, Renewed, Variables, Word};
 
 /// The newest generation this build speaks.
-pub const GENERATION: u16 = 1;
+pub const GENERATION: u16 = 2;
 /// The vsock port the agent listens on.
 pub const AGENT_PORT: u32 = 1717;
 /// How much stdin may be under way without the agent's credit.
@@ -82,13 +94,42 @@ pub enum Request {
     Poweroff,
     /// Syncs the disks and restarts the guest. Answered with [`Reply::Done`] before it happens.
     Reboot,
+    /// Something with files.
+    File {
+        /// What.
+        op: FileRequest,
+    },
+    /// Something with processes that outlive their clients.
+    Process {
+        /// What.
+        op: ProcessRequest,
+    },
+    /// Connects to somebody in the guest. Answered with [`Reply::Done`]; from then on the connection carries no frames but
+    /// the bytes of both sides, and either may end its own half.
+    Dial {
+        /// To whom.
+        to: DialTarget,
+    },
 }
 
 impl Request {
     /// The generation that introduced this message.
     #[must_use]
     pub const fn since(&self) -> u16 {
-        1
+        match self {
+            Self::Hello { .. }
+            | Self::Exec(_)
+            | Self::Signal { .. }
+            | Self::Resize(_)
+            | Self::Ping
+            | Self::Renew(_)
+            | Self::SetClock { .. }
+            | Self::Warm(_)
+            | Self::Eval(_)
+            | Self::Poweroff
+            | Self::Reboot => 1,
+            Self::File { .. } | Self::Process { .. } | Self::Dial { .. } => 2,
+        }
     }
 }
 
@@ -167,6 +208,20 @@ pub enum Reply {
     Warmed(Warmed),
     /// The code has ended.
     Evaluated(Evaluated),
+    /// A file.
+    File(FileInfo),
+    /// Some files of a list; more follow, or [`Reply::Done`].
+    Files {
+        /// As many as fit well into a message.
+        files: Vec<FileInfo>,
+    },
+    /// A process that outlives its clients.
+    Process(ProcessInfo),
+    /// So much output came that is kept no longer; what comes next is from behind it.
+    Skipped {
+        /// How much.
+        bytes: u64,
+    },
     /// The request was carried out and has no other answer.
     Done,
     /// The request was not carried out. Ends the session if there was one.
@@ -220,7 +275,7 @@ pub enum ErrorCode {
     Protocol,
     /// The token is missing or wrong.
     Denied,
-    /// The program does not exist.
+    /// The program, or the file, does not exist.
     NotFound,
     /// The program exists and cannot be executed.
     NotExecutable,
@@ -236,6 +291,34 @@ pub enum ErrorCode {
     ImportFailed,
     /// The guest could not do it (no memory, no processes left, ...).
     Failed,
+    /// The user may not do that.
+    PermissionDenied,
+    /// It is a directory.
+    IsADirectory,
+    /// A part of the path, or the path, is not a directory.
+    NotADirectory,
+    /// There is no file to read or replace: a device, a socket, a pipe.
+    NotAFile,
+    /// There is something of that name already.
+    AlreadyExists,
+    /// The directory is not empty.
+    NotEmpty,
+    /// The disk, or the user's share of it, is full.
+    NoSpace,
+    /// The file system cannot be written to.
+    ReadOnly,
+    /// Both are on different file systems.
+    CrossDevice,
+    /// Somebody uses it.
+    Busy,
+    /// No process has that id, or not any more.
+    NoSuchProcess,
+    /// The process is over, or takes no input any more.
+    Ended,
+    /// There are as many of them as there may be.
+    TooMany,
+    /// Nobody listens there.
+    ConnectionRefused,
     /// A code of a later generation.
     #[serde(other)]
     Unknown,

@@ -13,7 +13,7 @@ use crate::transport::Until;
 use crate::{Exec, SessionError, Transport};
 
 /// How long an answer that needs no work may take. Generous: an emulated host under load is slow, not dead.
-const REPLY_PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const REPLY_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a renewal may take: the agent gives its hooks half of it.
 const RENEW_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -73,7 +73,7 @@ impl Connection {
     /// # Errors
     /// [`SessionError::Refused`] when a step could not be done; the message names it. It may be tried again.
     pub fn renew(&mut self, request: &RenewRequest) -> Result<Renewed, SessionError> {
-        match ask(&self.transport, &Request::Renew(Box::new(request.clone())), RENEW_PATIENCE)? {
+        match self.ask(&Request::Renew(Box::new(request.clone())), RENEW_PATIENCE)? {
             Reply::Renewed(renewed) => Ok(renewed),
             reply => Err(SessionError::unexpected(&reply)),
         }
@@ -93,7 +93,7 @@ impl Connection {
     /// [`SessionError::Refused`]: `NotFound` when there is no such interpreter, `ImportFailed` with the traceback,
     /// `Timeout` when it took too long.
     pub fn warm(&mut self, request: &WarmRequest) -> Result<Warmed, SessionError> {
-        match ask(&self.transport, &Request::Warm(request.clone()), warm_patience(request.timeout_ms))? {
+        match self.ask(&Request::Warm(request.clone()), warm_patience(request.timeout_ms))? {
             Reply::Warmed(warmed) => Ok(warmed),
             reply => Err(SessionError::unexpected(&reply)),
         }
@@ -120,17 +120,29 @@ impl Connection {
     /// # Errors
     /// [`SessionError::Refused`] when it could not be started; its code says why.
     pub fn exec(self, request: &ExecRequest) -> Result<Exec, SessionError> {
-        match ask(&self.transport, &Request::Exec(request.clone()), REPLY_PATIENCE)? {
+        match self.ask(&Request::Exec(request.clone()), REPLY_PATIENCE)? {
             Reply::Started { pid } => Ok(Exec::new(self.transport, self.hello, pid)),
             reply => Err(SessionError::unexpected(&reply)),
         }
     }
 
-    fn expect_done(&self, request: &Request) -> Result<(), SessionError> {
-        match ask(&self.transport, request, REPLY_PATIENCE)? {
+    pub(crate) fn expect_done(&self, request: &Request) -> Result<(), SessionError> {
+        match self.ask(request, REPLY_PATIENCE)? {
             Reply::Done => Ok(()),
             reply => Err(SessionError::unexpected(&reply)),
         }
+    }
+
+    /// One request and its first reply; nothing is sent to an agent that would not understand it.
+    pub(crate) fn ask(&self, request: &Request, patience: Duration) -> Result<Reply, SessionError> {
+        if request.since() > self.hello.generation {
+            return Err(SessionError::AgentTooOld { generation: self.hello.generation, needed: request.since() });
+        }
+        ask(&self.transport, request, patience)
+    }
+
+    pub(crate) fn into_transport(self) -> Arc<Transport> {
+        self.transport
     }
 }
 
@@ -231,6 +243,23 @@ mod tests {
             let hello = AgentHello { generation, agent: "x".into(), kernel: "x".into(), boot_ms: 0 };
             assert!(matches!(open(&frame(&Reply::Hello(hello)), true), Err(SessionError::Protocol { .. })));
         }
+    }
+
+    #[test]
+    fn an_agent_that_is_too_old_is_not_asked() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let hello = AgentHello { generation: 1, agent: "x".into(), kernel: "x".into(), boot_ms: 0 };
+        theirs.write_all(&frame(&Reply::Hello(hello))).unwrap();
+        let mut connection = Connection::open(ours, None, SHORT).unwrap();
+        let request = proto::guest::StatFile { path: "/".parse().unwrap(), user: None };
+        let refused = connection.stat_file(&request).unwrap_err();
+        assert!(matches!(refused, SessionError::AgentTooOld { generation: 1, needed: 2 }), "{refused:?}");
+        drop(connection);
+        let mut heard = Vec::new();
+        theirs.read_to_end(&mut heard).unwrap();
+        let mut heard = &heard[..];
+        assert!(matches!(read_message(&mut heard), Ok(Some(Request::Hello { .. }))));
+        assert!(heard.is_empty(), "it was sent what it does not know");
     }
 
     #[test]

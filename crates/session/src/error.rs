@@ -24,6 +24,17 @@ pub enum SessionError {
         /// The port asked for.
         port: u32,
     },
+    /// The agent in a snapshot stays the one it was taken with, and this one is older than what was asked of it.
+    #[error(
+        "this snapshot's agent is older than this forkd (it speaks generation {generation}, this needs {needed}); make the \
+         snapshot anew"
+    )]
+    AgentTooOld {
+        /// What the agent speaks.
+        generation: u16,
+        /// What the request needs.
+        needed: u16,
+    },
     /// The agent says no.
     #[error("{message}")]
     Refused {

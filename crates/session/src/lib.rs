@@ -6,6 +6,8 @@
 //! TcpStream ─────┘                (hello, token)      ping, set_clock      ├ next_event   stdout, stderr, credits
 //!                                                     renew, warm, eval    ├ stdin()      from any thread
 //!                                                     poweroff, reboot     └ control()    signal, resize
+//!                                                     stat_file, move_file, ...
+//!                                                     read_file ─> FileReader   write_file ─> FileWriter
 //! ```
 //!
 //! One connection carries one exec at a time; many execs are many connections. Whoever drops an [`Exec`] before its
@@ -18,6 +20,8 @@ mod connection;
 mod error;
 mod eval;
 mod exec;
+mod feed;
+mod files;
 mod flow;
 mod output;
 mod transport;
@@ -26,10 +30,12 @@ pub use connection::Connection;
 pub use error::SessionError;
 pub use eval::Evaluation;
 pub use exec::{Event, Exec};
+pub use files::{FileList, FileReader, FileWriter};
 pub use flow::{ExecControl, StdinWriter};
 pub use output::Output;
 pub use proto::guest::{
-    AgentHello, Entropy, ErrorCode, EvalError, EvalRequest, Exception, ExecRequest, ExitStatus, FieldError, HostName,
-    InterpreterState, MachineId, Metadata, RenewRequest, Renewed, Stdio, TtySize, Variables, WarmRequest, Warmed, Word,
+    AgentHello, Entropy, ErrorCode, EvalError, EvalRequest, Exception, ExecRequest, ExitStatus, FieldError, FileInfo,
+    FileKind, GuestPath, HostName, InterpreterState, ListFiles, MachineId, MakeDir, Metadata, MoveFile, ReadFile,
+    RemoveFile, RenewRequest, Renewed, StatFile, Stdio, TtySize, Variables, WarmRequest, Warmed, Word, WriteFile,
 };
 pub use transport::{Transport, connect_vsock};

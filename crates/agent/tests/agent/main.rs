@@ -5,6 +5,8 @@ mod eval;
 #[cfg(test)]
 mod exec;
 #[cfg(test)]
+mod files;
+#[cfg(test)]
 mod protocol;
 #[cfg(test)]
 mod renew;

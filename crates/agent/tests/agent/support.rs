@@ -44,9 +44,19 @@ impl Agent {
         self.root.as_ref().expect("it was started with one").path()
     }
 
+    /// An agent that can mount what nobody else sees.
+    pub(crate) fn start_with_own_mounts() -> Self {
+        let mut command = Command::new("unshare");
+        command.arg("--mount").arg(env!("CARGO_BIN_EXE_forkd-agent"));
+        Self::spawn(command, &[], |dir| format!("unix:{}", dir.join("agent").display()))
+    }
+
     pub(crate) fn start_with(more: &[&str], address: impl Fn(&Path) -> String) -> Self {
+        Self::spawn(Command::new(env!("CARGO_BIN_EXE_forkd-agent")), more, address)
+    }
+
+    fn spawn(mut command: Command, more: &[&str], address: impl Fn(&Path) -> String) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forkd-agent"));
         command.arg("--serve").arg(address(dir.path())).args(more).stdin(ProcessStdio::null());
         let process = command.spawn().unwrap();
         let agent = Self { process, socket: dir.path().join("agent"), root: None, _dir: dir };

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 const MAX_ENTRIES: usize = 256;
 /// The most bytes of them, names and values together.
 const MAX_ENTRIES_BYTES: usize = 64 << 10;
-const MAX_NAME: usize = 128;
+pub(super) const MAX_NAME: usize = 128;
 const MAX_WORD: usize = 64;
 /// A host name the kernel takes.
 const MAX_HOST_NAME: usize = 63;
@@ -118,6 +118,8 @@ macro_rules! checked_text {
         }
     };
 }
+
+pub(super) use checked_text;
 
 checked_text! {
     /// An id or a generation: 1 to 64 letters, digits, `.`, `_` or `-`, beginning with a letter or digit.

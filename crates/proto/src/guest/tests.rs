@@ -81,6 +81,99 @@ fn the_surface_of_generation_1_is_frozen() {
     assert_eq!(surface, include_str!("../../schema/gen-1.jsonl"), "a released message changed its shape");
 }
 
+/// Both sides of generation 2 as they go over the wire.
+fn generation_2() -> (Vec<Request>, Vec<Reply>) {
+    let path = |text: &str| text.parse::<GuestPath>().unwrap();
+    let (a, user) = (path("/a"), Some("nobody".to_owned()));
+    let size = TtySize { rows: 24, cols: 80 };
+    let start = ExecRequest { argv: vec!["sleep".into(), "9".into()], stdio: Stdio::Pipes, ..ExecRequest::default() };
+    let files = [
+        FileRequest::Read(ReadFile { path: a.clone(), offset: 0, length: None, user: None }),
+        FileRequest::Read(ReadFile { path: a.clone(), offset: 7, length: Some(9), user: user.clone() }),
+        FileRequest::Write(WriteFile { path: a.clone(), mode: None, parents: false, user: None }),
+        FileRequest::Write(WriteFile { path: a.clone(), mode: Some(0o600), parents: true, user: user.clone() }),
+        FileRequest::List(ListFiles { path: a.clone(), depth: 1, user: user.clone() }),
+        FileRequest::Stat(StatFile { path: a.clone(), user: user.clone() }),
+        FileRequest::MakeDir(MakeDir { path: a.clone(), mode: Some(0o755), parents: true, user: user.clone() }),
+        FileRequest::Move(MoveFile { from: a.clone(), to: path("/b"), overwrite: true, user: user.clone() }),
+        FileRequest::Remove(RemoveFile { path: a.clone(), recursive: true, user: user.clone() }),
+    ];
+    let processes = [
+        ProcessRequest::Start(Box::new(start)),
+        ProcessRequest::List,
+        ProcessRequest::Show { id: 1 },
+        ProcessRequest::Attach { id: 1 },
+        ProcessRequest::Feed { id: 1, close: true },
+        ProcessRequest::Signal { id: 1, signal: 15 },
+        ProcessRequest::Resize { id: 1, size },
+        ProcessRequest::Forget { id: 1 },
+    ];
+    let dials = [
+        DialTarget::Tcp { address: None, port: 80 },
+        DialTarget::Tcp { address: Some([10, 0, 0, 2].into()), port: 80 },
+        DialTarget::Unix { path: a },
+    ];
+    let file = FileInfo {
+        path: "/a".into(),
+        kind: FileKind::File,
+        size: 3,
+        mode: 0o644,
+        uid: 1,
+        gid: 2,
+        mtime_unix_ms: 1_700_000_000_123,
+        target: None,
+    };
+    let link = FileInfo { kind: FileKind::Symlink, target: Some("b".into()), ..file.clone() };
+    let running = ProcessInfo {
+        id: 1,
+        pid: 42,
+        argv: vec!["sleep".into(), "9".into()],
+        cwd: None,
+        user: None,
+        started_unix_ms: 1_700_000_000_123,
+        tty: None,
+        status: None,
+        timed_out: false,
+    };
+    let ended = ProcessInfo {
+        cwd: Some("/".into()),
+        user,
+        tty: Some(size),
+        status: Some(ExitStatus::Signal(9)),
+        timed_out: true,
+        ..running.clone()
+    };
+    let requests = files.into_iter().map(|op| Request::File { op });
+    let requests = requests.chain(processes.into_iter().map(|op| Request::Process { op }));
+    let replies = vec![
+        Reply::File(file.clone()),
+        Reply::Files { files: vec![file, link] },
+        Reply::Process(running),
+        Reply::Process(ended),
+        Reply::Skipped { bytes: 4096 },
+        Reply::Error { code: ErrorCode::IsADirectory, message: "cannot read /a: it is a directory".into() },
+    ];
+    (requests.chain(dials.map(|to| Request::Dial { to })).collect(), replies)
+}
+
+#[test]
+fn the_surface_of_generation_2_is_frozen_and_read_back() {
+    let (requests, replies) = generation_2();
+    let mut lines = include_str!("../../schema/gen-2.jsonl").lines();
+    for request in requests {
+        let line = lines.next().unwrap();
+        assert_eq!(serde_json::to_string(&request).unwrap(), line, "a released message changed its shape");
+        assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request);
+        assert_eq!(request.since(), 2);
+    }
+    for reply in replies {
+        let line = lines.next().unwrap();
+        assert_eq!(serde_json::to_string(&reply).unwrap(), line, "a released message changed its shape");
+        assert_eq!(serde_json::from_str::<Reply>(line).unwrap(), reply);
+    }
+    assert_eq!(lines.next(), None);
+}
+
 #[test]
 fn a_code_from_the_future_is_still_an_error() {
     let text = r#"{"reply":"error","code":"sunspots","message":"x"}"#;
