@@ -91,7 +91,7 @@ fn watch(dirs: &Dirs, running: &Receiver<()>) {
         // An agent has a minute to answer.
         let answers = matches!(Machine::find(dirs), Ok(Some(machine)) if machine.connect().is_ok());
         silent = if answers { 0 } else { silent + 1 };
-        if silent == SILENCES || begun.elapsed() > PATIENCE {
+        if silent == SILENCES || begun.elapsed() > PATIENCE.max(crate::limit()) {
             drop(machine::stop(dirs, &Silent));
             return;
         }
