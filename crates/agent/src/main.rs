@@ -13,12 +13,14 @@
 mod button;
 mod children;
 mod console;
+mod dial;
 mod files;
 mod init;
 mod interpreter;
 mod launch;
 mod peer;
 mod plain;
+mod processes;
 mod renew;
 mod serve;
 mod service;

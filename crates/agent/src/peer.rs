@@ -59,6 +59,11 @@ impl Peer {
         Ok(self.decoder.next_frame()?)
     }
 
+    /// What has arrived behind the last frame, for a connection that carries frames no longer.
+    pub(crate) fn take_rest(&mut self) -> Vec<u8> {
+        self.decoder.take_rest()
+    }
+
     /// Takes in what the socket has, once. To be called only when nothing is buffered: that bounds the buffer.
     pub(crate) fn take_in(&mut self) -> Result<(), PeerError> {
         match rustix::io::read(&self.fd, &mut *self.scratch) {

@@ -19,10 +19,12 @@ use proto::guest::{AgentHello, ErrorCode, EvalRequest, ExecRequest, GENERATION, 
 use vsock::{VMADDR_CID_HOST, VsockListener};
 
 use crate::console::say;
+use crate::dial::{Dialled, dial};
 use crate::files;
 use crate::interpreter::WarmInterpreter;
 use crate::launch::Launcher;
 use crate::peer::{Peer, PeerError};
+use crate::processes::Processes;
 use crate::renew::Renewer;
 use crate::session::{Session, SessionError};
 
@@ -73,6 +75,7 @@ pub(crate) struct Host {
     pub(crate) launcher: Arc<Launcher>,
     pub(crate) interpreter: Arc<WarmInterpreter>,
     pub(crate) renewer: Renewer,
+    pub(crate) processes: Processes,
     /// What a client must know; nothing where the transport already proves who it is.
     pub(crate) token: Option<String>,
     pub(crate) hello: AgentHello,
@@ -205,7 +208,15 @@ fn obey(peer: &mut Peer, host: &Host) -> Result<(), ConverseError> {
                 had_session = true;
                 files::serve(peer, &op)?;
             }
-            Request::Process { .. } | Request::Dial { .. } => return Err(unexpected(&frame)),
+            Request::Process { op } => {
+                had_session = true;
+                host.processes.serve(peer, &op)?;
+            }
+            Request::Dial { to } => {
+                if dial(peer, &to)? == Dialled::Over {
+                    return Ok(());
+                }
+            }
             Request::Poweroff => return stop(peer, host, Stop::Poweroff),
             Request::Reboot => return stop(peer, host, Stop::Reboot),
             Request::Hello { .. } | Request::Signal { .. } | Request::Resize(_) => {

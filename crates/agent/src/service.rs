@@ -15,6 +15,7 @@ use rustix::time::ClockId;
 use crate::children::Children;
 use crate::interpreter::WarmInterpreter;
 use crate::launch::Launcher;
+use crate::processes::Processes;
 use crate::renew::{Renewer, Scope};
 use crate::serve::{Host, Listener, Stop, serve};
 
@@ -70,7 +71,8 @@ impl Service {
         let launcher = Arc::new(Launcher::new(Arc::clone(&children), open_files));
         let interpreter = Arc::new(WarmInterpreter::new(Arc::clone(&launcher)));
         let renewer = Renewer::new(scope, Arc::clone(&launcher), Arc::clone(&interpreter));
-        let host = Arc::new(Host { launcher, interpreter, renewer, token, hello, stop: stop.clone() });
+        let processes = Processes::new(Arc::clone(&launcher));
+        let host = Arc::new(Host { launcher, interpreter, renewer, processes, token, hello, stop: stop.clone() });
         thread::Builder::new().name("accept".into()).spawn(move || serve(&listener, &host))?;
         Ok(Self { children, stop, stopped })
     }

@@ -6,7 +6,7 @@
 //! fork       n children of a snapshot's template       template   the process they are forked from
 //! branch     a template and a snapshot of a child that runs on
 //! list, find, kill, exec, eval, ping                   a child, by its id
-//! files                                                what is in it
+//! files, processes, dial                               what is in it, runs in it, listens in it
 //! ```
 //!
 //! A [`Vm`] is a guard: when it is dropped, its process, its directory and its network are gone. A [`Child`] is a name:
@@ -21,6 +21,7 @@ mod child;
 mod childdir;
 mod cmdline;
 mod console;
+mod dial;
 pub mod doctor;
 mod eval;
 mod exec;
@@ -39,6 +40,7 @@ mod pool;
 mod probe;
 mod probe_memory;
 mod process;
+mod processes;
 mod programs;
 mod random;
 mod snapshot;

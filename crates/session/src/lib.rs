@@ -8,6 +8,9 @@
 //!                                                     poweroff, reboot     └ control()    signal, resize
 //!                                                     stat_file, move_file, ...
 //!                                                     read_file ─> FileReader   write_file ─> FileWriter
+//!                                                     start_process, signal_process, ...
+//!                                                     attach ─> Attached        feed ─> InputWriter
+//!                                                     dial ─> Transport, somebody else's from then on
 //! ```
 //!
 //! One connection carries one exec at a time; many execs are many connections. Whoever drops an [`Exec`] before its
@@ -17,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod connection;
+mod dial;
 mod error;
 mod eval;
 mod exec;
@@ -24,6 +28,7 @@ mod feed;
 mod files;
 mod flow;
 mod output;
+mod processes;
 mod transport;
 
 pub use connection::Connection;
@@ -33,9 +38,11 @@ pub use exec::{Event, Exec};
 pub use files::{FileList, FileReader, FileWriter};
 pub use flow::{ExecControl, StdinWriter};
 pub use output::Output;
+pub use processes::{Attached, AttachedEvent, InputWriter};
 pub use proto::guest::{
-    AgentHello, Entropy, ErrorCode, EvalError, EvalRequest, Exception, ExecRequest, ExitStatus, FieldError, FileInfo,
-    FileKind, GuestPath, HostName, InterpreterState, ListFiles, MachineId, MakeDir, Metadata, MoveFile, ReadFile,
-    RemoveFile, RenewRequest, Renewed, StatFile, Stdio, TtySize, Variables, WarmRequest, Warmed, Word, WriteFile,
+    AgentHello, DialTarget, Entropy, ErrorCode, EvalError, EvalRequest, Exception, ExecRequest, ExitStatus, FieldError,
+    FileInfo, FileKind, GuestPath, HostName, InterpreterState, ListFiles, MachineId, MakeDir, Metadata, MoveFile,
+    ProcessInfo, ReadFile, RemoveFile, RenewRequest, Renewed, StatFile, Stdio, TtySize, Variables, WarmRequest, Warmed,
+    Word, WriteFile,
 };
 pub use transport::{Transport, connect_vsock};
