@@ -12,10 +12,11 @@ mod messages;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,6 +30,9 @@ pub use messages::{
 const MAX_PACKET: usize = 64 << 10;
 /// The most descriptors beside one packet.
 const MAX_FDS: usize = 128;
+
+/// How many callers may wait to be let in.
+const BACKLOG: i32 = 128;
 
 /// Why a packet could not be exchanged.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +54,18 @@ pub enum ControlError {
         #[from]
         source: serde_json::Error,
     },
+}
+
+/// A socket that listens there for those who want to speak; closed on exec, and letting somebody in never waits.
+///
+/// # Errors
+/// When the path is taken or too long, or the system has no more descriptors.
+pub fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
 }
 
 /// One end of the control connection.

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use proto::control::FromVmm;
 use rustix::process::{Pid, Signal};
 
+use crate::bounded_log;
 use crate::devices::Disk;
 use crate::freeze::CaptureError;
 use crate::frozen::Frozen;
@@ -158,6 +159,7 @@ pub(crate) fn become_template(source: Running, seed: Seed) -> Result<(), ServeEr
     let _source = ManuallyDrop::new(source);
     let disks = disks.ok_or(BranchError::Taken)?;
     rustix::stdio::dup2_stderr(&log).map_err(io::Error::from)?;
+    bounded_log::begin_anew();
     let mut keep = vec![kvm.as_raw_fd(), listener.as_raw_fd()];
     keep.extend(ram.image.as_ref().map(AsRawFd::as_raw_fd));
     keep.extend(disks.iter().flat_map(Base::descriptors));

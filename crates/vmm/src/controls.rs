@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use proto::control::{ControlError, ControlSocket, FromVmm, ToVmm};
+use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use crate::reactor::{Reactor, Source};
@@ -19,6 +20,8 @@ const MAX_CONNECTIONS: usize = 64;
 pub(crate) struct Controls {
     reactor: Arc<Reactor>,
     listener: Option<OwnedFd>,
+    /// Somebody may have been left waiting there.
+    waiting: bool,
     connections: Vec<Option<ControlSocket>>,
 }
 
@@ -36,12 +39,12 @@ pub(crate) enum Heard {
 impl Controls {
     /// Nobody yet.
     pub(crate) const fn new(reactor: Arc<Reactor>) -> Self {
-        Self { reactor, listener: None, connections: Vec::new() }
+        Self { reactor, listener: None, waiting: false, connections: Vec::new() }
     }
 
-    /// Takes callers from this socket, which listens already.
+    /// Takes callers from this socket, which listens already and never blocks.
     pub(crate) fn listen(&mut self, listener: OwnedFd) -> io::Result<()> {
-        self.reactor.watch(&listener, Source::Listener)?;
+        self.reactor.watch_callers(&listener, Source::Listener)?;
         self.listener = Some(listener);
         Ok(())
     }
@@ -59,28 +62,29 @@ impl Controls {
         Ok(connection)
     }
 
-    /// Lets the next caller in. With too many inside already, it waits in the queue of the socket until one has left; and
-    /// so it does when the host has no descriptor for it, which must not end what runs here.
+    /// Lets in all who called. With too many inside already, callers wait in the queue of the socket until one has left; and
+    /// so they do when the host has no descriptor for them, until one has left or the next one calls. That must neither end
+    /// what runs here nor keep it busy.
     pub(crate) fn accept(&mut self) {
-        let Some(listener) = &self.listener else { return };
-        let accepted = rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
-        let adopted = match accepted {
-            Ok(socket) => self.adopt(socket.into()).and_then(|_| self.watch_listener_if(Room::Left)),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => Ok(()),
-            Err(error) => Err(error.into()),
-        };
-        if let Err(error) = adopted {
-            log::warn!("a caller was not let in: {error}");
+        let Some(listener) = self.listener.take() else { return };
+        self.waiting = true;
+        while self.connections.iter().flatten().count() < MAX_CONNECTIONS {
+            let accepted = rustix::net::accept_with(&listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+            let adopted = match accepted {
+                Ok(socket) => self.adopt(socket.into()).map(|_| ()),
+                Err(Errno::INTR | Errno::CONNABORTED) => Ok(()),
+                Err(Errno::AGAIN) => {
+                    self.waiting = false;
+                    break;
+                }
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = adopted {
+                log::warn!("a caller was not let in: {error}");
+                break;
+            }
         }
-    }
-
-    fn watch_listener_if(&self, room: Room) -> io::Result<()> {
-        let full = self.connections.iter().flatten().count() >= MAX_CONNECTIONS;
-        match (&self.listener, room, full) {
-            (Some(listener), Room::Left, true) => self.reactor.forget(listener),
-            (Some(listener), Room::Made, true) => self.reactor.watch(listener, Source::Listener),
-            _ => Ok(()),
-        }
+        self.listener = Some(listener);
     }
 
     /// What a connection has to say.
@@ -102,10 +106,6 @@ impl Controls {
     }
 
     fn cut(&mut self, connection: u32) -> Heard {
-        // Room is made before the place is empty: the count decides whether the listener was forgotten.
-        if let Err(error) = self.watch_listener_if(Room::Made) {
-            log::error!("nobody can connect any more: {error}");
-        }
         let place = usize::try_from(connection).ok().and_then(|place| self.connections.get_mut(place));
         if let Some(socket) = place.and_then(Option::take) {
             // Closing is not enough: children of a template share the connection, and an epoll forgets a file only when
@@ -113,6 +113,9 @@ impl Controls {
             if let Err(error) = self.reactor.forget(&socket) {
                 log::error!("connection {connection} is still watched: {error}");
             }
+        }
+        if self.waiting {
+            self.accept();
         }
         Heard::Gone
     }
@@ -140,17 +143,14 @@ impl Controls {
     }
 }
 
-/// A place among the connections was taken or is about to be given back.
-#[derive(Clone, Copy)]
-enum Room {
-    Left,
-    Made,
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, AsRawFd};
+    use std::path::Path;
+    use std::process::Command;
 
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use vmm_sys_util::eventfd::EventFd;
 
     use super::*;
@@ -171,5 +171,77 @@ mod tests {
         reactor.wait(&mut ready).unwrap();
         assert_eq!(ready.iter().map(|(source, _)| *source).collect::<Vec<_>>(), [Source::Events]);
         drop(childs);
+    }
+
+    /// Names what is ready.
+    fn sources(reactor: &Reactor) -> Vec<Source> {
+        let mut ready = Vec::new();
+        reactor.wait(&mut ready).unwrap();
+        ready.iter().map(|(source, _)| *source).collect()
+    }
+
+    fn socket() -> OwnedFd {
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    fn connect(socket: &OwnedFd, path: &Path) {
+        rustix::net::connect(socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    }
+
+    /// Run by the test below in a process of its own. By itself it does nothing.
+    #[test]
+    fn process_without_descriptors() {
+        let Some(path) = std::env::var_os("VMM_LISTENS") else { return };
+        let (path, reactor, wake) = (Path::new(&path), Reactor::new().unwrap(), EventFd::new(0).unwrap());
+        reactor.watch(&wake, Source::Events).unwrap();
+        let mut controls = Controls::new(Arc::clone(&reactor));
+        controls.listen(proto::control::listen(path).unwrap()).unwrap();
+        let (first, second) = (socket(), socket());
+        let lowest_free = u64::try_from(socket().as_raw_fd()).unwrap();
+        let before = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(lowest_free), ..before }).unwrap();
+        connect(&first, path);
+        assert_eq!(sources(&reactor), [Source::Listener]);
+        controls.accept();
+        assert_eq!(controls.connections.len(), 0);
+        wake.write(1).unwrap();
+        assert_eq!(sources(&reactor), [Source::Events], "who waits is not told of again and again");
+        wake.read().unwrap();
+        setrlimit(Resource::Nofile, before).unwrap();
+        connect(&second, path);
+        assert_eq!(sources(&reactor), [Source::Listener]);
+        controls.accept();
+        assert_eq!(controls.connections.iter().flatten().count(), 2, "the one who waited came in, too");
+    }
+
+    #[test]
+    fn a_host_without_descriptors_is_waited_for_in_peace() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "controls::tests::process_without_descriptors", "--test-threads", "1"])
+            .env("VMM_LISTENS", dir.path().join("socket"))
+            .output()
+            .unwrap();
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
+    }
+
+    #[test]
+    fn too_many_callers_wait_until_one_leaves() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let reactor = Reactor::new().unwrap();
+        let mut controls = Controls::new(Arc::clone(&reactor));
+        controls.listen(proto::control::listen(&path).unwrap()).unwrap();
+        let callers: Vec<_> = (0..=MAX_CONNECTIONS).map(|_| socket()).collect();
+        callers.iter().for_each(|caller| connect(caller, &path));
+        assert_eq!(sources(&reactor), [Source::Listener]);
+        controls.accept();
+        assert_eq!(controls.connections.iter().flatten().count(), MAX_CONNECTIONS);
+        ControlSocket::from(callers.into_iter().next_back().unwrap()).send(&ToVmm::PowerButton, &[]).unwrap();
+        controls.cut(0);
+        assert!(
+            matches!(controls.hear(0), Heard::Said(ToVmm::PowerButton, _)),
+            "the last one has the first one's place"
+        );
     }
 }

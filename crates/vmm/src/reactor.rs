@@ -87,6 +87,12 @@ impl Reactor {
         self.epoll.ctl(ControlOperation::Add, fd.as_raw_fd(), event)
     }
 
+    /// Watches a listening socket: each new caller is told of once, whether or not it is let in then.
+    pub(crate) fn watch_callers(&self, fd: &impl AsRawFd, source: Source) -> io::Result<()> {
+        let event = EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, source.to_number());
+        self.epoll.ctl(ControlOperation::Add, fd.as_raw_fd(), event)
+    }
+
     /// Watches a connection for its end only; what is said on it is for somebody else.
     pub(crate) fn watch_end(&self, fd: &impl AsRawFd, source: Source) -> io::Result<()> {
         let event = EpollEvent::new(EventSet::READ_HANG_UP, source.to_number());

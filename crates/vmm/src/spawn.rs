@@ -10,13 +10,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proto::control::{ChildDescriptor, ChildSpec, ControlError, ControlSocket, FromVmm, Lifetime, RefusalCode};
+use proto::control::{ChildDescriptor, ChildSpec, ControlError, ControlSocket, FromVmm, Lifetime, RefusalCode, listen};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use virtio::block::CowDisk;
 
 use crate::assembly::{BuildError, host_error};
+use crate::bounded_log;
 use crate::controls::Controls;
 use crate::devices::{Disk, Parts};
 use crate::events::Events;
@@ -27,8 +27,6 @@ use crate::stages::Stages;
 use crate::template::Template;
 use crate::vm::Vm;
 
-/// Callers that wait to be let in.
-const BACKLOG: i32 = 64;
 /// For how long one that does not read what it asked for is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long it is waited for at a time.
@@ -147,15 +145,8 @@ fn occupy(dir: &Path) -> io::Result<File> {
     rustix::fs::flock(&home, FlockOperation::NonBlockingLockShared)?;
     let log = File::create(dir.join("vmm.log"))?;
     rustix::stdio::dup2_stderr(&log)?;
+    bounded_log::begin_anew();
     Ok(home)
-}
-
-fn listen(path: &Path) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, BACKLOG)?;
-    Ok(socket)
 }
 
 fn parts(template: &mut Template, spec: &ChildSpec, tap: Option<OwnedFd>) -> Result<Parts, BuildError> {

@@ -29,6 +29,8 @@ use crate::x86::ready_vcpu::ReadyVcpu;
 /// How many milliseconds a thread that is over may stay.
 const PATIENCE: u32 = 1000;
 
+const NOT_LOADED: &str = "the template has not loaded yet";
+
 /// Everything children need.
 #[derive(Debug)]
 pub(crate) struct Template {
@@ -60,7 +62,7 @@ pub(crate) fn keep(template: Option<Template>, listener: OwnedFd) -> Result<(), 
         for (source, _) in &ready {
             match *source {
                 Source::Listener => keeper.controls.accept(),
-                Source::Control { connection } => match keeper.obey(connection)? {
+                Source::Control { connection } => match keeper.obey(connection) {
                     Obeyed::Done => {}
                     Obeyed::Stopped => return Ok(()),
                     Obeyed::Copied(errand) => {
@@ -118,18 +120,18 @@ enum Errand {
 }
 
 impl Keeper {
-    fn obey(&mut self, connection: u32) -> Result<Obeyed, ServeError> {
+    fn obey(&mut self, connection: u32) -> Obeyed {
         match self.controls.hear(connection) {
-            Heard::Gone | Heard::Nothing => Ok(Obeyed::Done),
-            Heard::Said(ToVmm::Stop, _) => Ok(Obeyed::Stopped),
-            Heard::Said(ToVmm::Load(spec), files) if self.template.is_none() => Ok(self.load(connection, spec, files)),
+            Heard::Gone | Heard::Nothing => Obeyed::Done,
+            Heard::Said(ToVmm::Stop, _) => Obeyed::Stopped,
+            Heard::Said(ToVmm::Load(spec), files) if self.template.is_none() => self.load(connection, spec, files),
             Heard::Said(ToVmm::Spawn { children, descriptors }, fds) => {
                 self.spawn(connection, children, &descriptors, fds)
             }
             Heard::Said(ToVmm::Write(spec), files) => self.write(connection, spec, files),
             Heard::Said(message, _) => {
                 log::warn!("connection {connection} said what is not for this template now: {message:?}");
-                Ok(Obeyed::Done)
+                Obeyed::Done
             }
         }
     }
@@ -158,13 +160,13 @@ impl Keeper {
         children: Vec<ChildSpec>,
         kinds: &[ChildDescriptor],
         fds: Vec<OwnedFd>,
-    ) -> Result<Obeyed, ServeError> {
-        if let Some(why) = self.cannot_spawn(children.len(), kinds, fds.len())? {
+    ) -> Obeyed {
+        if let Some(why) = self.cannot_spawn(children.len(), kinds, fds.len()) {
             for child in children {
                 self.not_started(connection, child.id, why.clone());
             }
             self.controls.tell(connection, &FromVmm::Forked { children: Vec::new() });
-            return Ok(Obeyed::Done);
+            return Obeyed::Done;
         }
         let mut fds = fds.into_iter();
         let mut forked = Vec::with_capacity(children.len());
@@ -177,26 +179,22 @@ impl Keeper {
                     // Freeing what was inherited would copy the pages it lies in, for memory that nobody lacks.
                     children.leak();
                     forked.leak();
-                    return Ok(Obeyed::Copied(Box::new(Errand::Live(Newborn { spec, given }))));
+                    return Obeyed::Copied(Box::new(Errand::Live(Newborn { spec, given })));
                 }
                 Ok(Forked::Parent(pid)) => forked.push(ForkedChild { id, pid: pid.as_raw_nonzero().get() }),
                 Err(error) => self.not_started(connection, id, format!("the host refused a process: {error}")),
             }
         }
         self.controls.tell(connection, &FromVmm::Forked { children: forked });
-        Ok(Obeyed::Done)
+        Obeyed::Done
     }
 
     /// Whatever keeps the writer from writing it says itself.
-    fn write(&mut self, connection: u32, spec: WriteSpec, files: Vec<OwnedFd>) -> Result<Obeyed, ServeError> {
-        let why = match (&self.template, fork::alone()?) {
-            (None, _) => Some("the template has not loaded yet".to_owned()),
-            (_, false) => Some("the template has other threads".to_owned()),
-            _ => None,
-        };
+    fn write(&mut self, connection: u32, spec: WriteSpec, files: Vec<OwnedFd>) -> Obeyed {
+        let why = if self.template.is_none() { Some(NOT_LOADED.to_owned()) } else { cannot_fork() };
         let forked = why.map_or_else(fork::fork, |why| Err(io::Error::other(why)));
         match forked {
-            Ok(Forked::Child) => return Ok(Obeyed::Copied(Box::new(Errand::Write(Writer { spec, files })))),
+            Ok(Forked::Child) => return Obeyed::Copied(Box::new(Errand::Write(Writer { spec, files }))),
             Ok(Forked::Parent(pid)) => {
                 let writer = ForkedChild { id: spec.id, pid: pid.as_raw_nonzero().get() };
                 self.controls.tell(connection, &FromVmm::Forked { children: vec![writer] });
@@ -206,30 +204,34 @@ impl Keeper {
                 self.controls.tell(connection, &FromVmm::WriteFailed { message });
             }
         }
-        Ok(Obeyed::Done)
+        Obeyed::Done
     }
 
-    fn cannot_spawn(
-        &self,
-        children: usize,
-        kinds: &[ChildDescriptor],
-        fds: usize,
-    ) -> Result<Option<String>, ServeError> {
-        let Some(template) = &self.template else { return Ok(Some("the template has not loaded yet".to_owned())) };
+    fn cannot_spawn(&self, children: usize, kinds: &[ChildDescriptor], fds: usize) -> Option<String> {
+        let Some(template) = &self.template else { return Some(NOT_LOADED.to_owned()) };
         let of_kind = |kind| kinds.iter().filter(|each| **each == kind).count();
         let (taps, groups) = (of_kind(ChildDescriptor::Tap), of_kind(ChildDescriptor::Cgroup));
         let needed = usize::from(template.frozen.shape.net.is_some());
         if taps != needed || groups > 1 {
-            return Ok(Some(format!("a child needs {needed} taps and no more than one group; {kinds:?} came")));
+            return Some(format!("a child needs {needed} taps and no more than one group; {kinds:?} came"));
         }
         if Some(fds) != children.checked_mul(kinds.len()) {
-            return Ok(Some(format!("{fds} descriptors came for {children} children, of each kind of {kinds:?}")));
+            return Some(format!("{fds} descriptors came for {children} children, of each kind of {kinds:?}"));
         }
-        let alone = fork::alone()?;
-        Ok((!alone).then(|| "the template has other threads".to_owned()))
+        cannot_fork()
     }
 
     fn not_started(&mut self, connection: u32, id: String, message: String) {
         self.controls.tell(connection, &FromVmm::NotStarted { id, code: RefusalCode::Host, message });
+    }
+}
+
+/// Why forking would not be safe now. A host that is short of something keeps this from being known for a while, which is
+/// no reason for a template to end.
+fn cannot_fork() -> Option<String> {
+    match fork::alone() {
+        Ok(true) => None,
+        Ok(false) => Some("the template has other threads".to_owned()),
+        Err(error) => Some(format!("whether the template has other threads cannot be told: {error}")),
     }
 }
