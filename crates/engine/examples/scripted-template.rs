@@ -10,24 +10,34 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio, exit};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use layer::Writer;
 use proto::codec::{read_message, write_message};
 use proto::control::{
-    ChildSpec, ControlSocket, DiskBase, DiskLayers, ForkedChild, FromVmm, Lifetime, Outcome, RefusalCode, ToVmm,
+    ChildSpec, ControlSocket, DiskBase, DiskLayers, Extent, ForkedChild, FromVmm, Lifetime, Outcome, RefusalCode,
+    ToVmm, WriteSpec,
 };
 use proto::guest::{AgentHello, ErrorCode, GENERATION, Renewed, Reply, Request};
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+/// What tells the processes it starts how to behave.
+const NAME: &str = "SCRIPTED_TEMPLATE";
+
 type Anything = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Anything> {
     let arguments: Vec<String> = std::env::args().collect();
-    let name = Path::new(&arguments[0]).file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    // Those it starts behave as it does.
+    let own_name = || Path::new(&arguments[0]).file_name()?.to_str().map(str::to_owned);
+    let name = std::env::var(NAME).ok().or_else(own_name).unwrap_or_default();
     let stdin = std::io::stdin().as_fd().try_clone_to_owned()?;
     match &arguments[1..] {
-        [role] if role == "template" => template(&name, &stdin),
+        [role] if role == "branch" && name == "dies-branched" => Err("the branch cannot be used".into()),
+        [role] if role == "template" || role == "branch" => template(&name, &stdin),
+        [role] if role == "writer" => Ok(std::io::stdin().read_to_end(&mut Vec::new()).map(|_| ())?),
         [role, spec, fate] if role == "child" => child(&serde_json::from_str(spec)?, fate, ControlSocket::from(stdin)),
         other => Err(format!("what shall {other:?} mean?").into()),
     }
@@ -35,6 +45,7 @@ fn main() -> Result<(), Anything> {
 
 fn template(name: &str, listener: &OwnedFd) -> Result<(), Anything> {
     eprintln!("a template that {name}");
+    rustix::io::ioctl_fionbio(listener, false)?;
     loop {
         let connection = ControlSocket::from(rustix::net::accept(listener)?);
         let name = name.to_owned();
@@ -63,10 +74,42 @@ fn serve(name: &str, connection: &ControlSocket) -> Result<(), Anything> {
             }
             ToVmm::Spawn { .. } if name == "dies-asked" => exit(5),
             ToVmm::Spawn { children, .. } => spawn(name, connection, children)?,
+            ToVmm::Write(spec) => write(name, connection, &spec, fds)?,
             ToVmm::Stop => exit(0),
             other => return Err(format!("{other:?} is not for a template").into()),
         }
     }
+    Ok(())
+}
+
+/// Has a process that lives until the branch is written, or is killed before it has written anything.
+fn write(name: &str, connection: &ControlSocket, spec: &WriteSpec, fds: Vec<OwnedFd>) -> Result<(), Anything> {
+    static BEFORE: AtomicUsize = AtomicUsize::new(0);
+    let mut writer = Command::new("/proc/self/exe").arg("writer").stdin(Stdio::piped()).spawn()?;
+    let pid = i32::try_from(writer.id())?;
+    connection.send(&FromVmm::Forked { children: vec![ForkedChild { id: spec.id.clone(), pid }] }, &[])?;
+    let before = BEFORE.fetch_add(1, Ordering::Relaxed);
+    if name == "loses-every-writer" || (name == "loses-the-first-writer" && before == 0) {
+        writer.kill()?;
+        writer.wait()?;
+        return Ok(());
+    }
+    let mut files = fds.into_iter().map(File::from);
+    let (state, memory, disk) = (files.next(), files.next(), files.next());
+    state.ok_or("no state")?.write_all(b"branched")?;
+    for file in [memory.ok_or("no memory")?, disk.ok_or("no disk")?] {
+        let mut layer = Writer::create(&file, 4096)?;
+        layer.put(0, &[7; 4096])?;
+        layer.finish()?;
+    }
+    let parents = match spec.extent {
+        Extent::Full => 0,
+        Extent::Diff { memory_layers } => memory_layers.get().into(),
+    };
+    assert_eq!(files.count(), parents, "the layers below");
+    connection.send(&FromVmm::Written { memory_bytes: 4096, disk_bytes: 4096 }, &[])?;
+    drop(writer.stdin.take());
+    writer.wait()?;
     Ok(())
 }
 
@@ -89,7 +132,7 @@ fn spawn(name: &str, connection: &ControlSocket, children: Vec<ChildSpec>) -> Re
             _ => "lives",
         };
         let mut command = Command::new("/proc/self/exe");
-        command.arg("child").arg(serde_json::to_string(&child)?).arg(fate);
+        command.arg("child").arg(serde_json::to_string(&child)?).arg(fate).env(NAME, name);
         command.stdin(Stdio::from(connection.as_fd().try_clone_to_owned()?));
         let mut process = command.spawn()?;
         forked.push(ForkedChild { id: child.id, pid: i32::try_from(process.id())? });
@@ -136,10 +179,25 @@ fn child(spec: &ChildSpec, fate: &str, asker: ControlSocket) -> Result<(), Anyth
 fn obey(listener: &OwnedFd) -> Result<(), Anything> {
     loop {
         let connection = ControlSocket::from(rustix::net::accept(listener)?);
-        if let Ok(Some((ToVmm::Stop, _))) = connection.recv() {
-            return Ok(connection.send(&FromVmm::Ended { outcome: Outcome::Stopped }, &[])?);
+        match connection.recv() {
+            Ok(Some((ToVmm::Stop, _))) => {
+                return Ok(connection.send(&FromVmm::Ended { outcome: Outcome::Stopped }, &[])?);
+            }
+            Ok(Some((ToVmm::Branch, fds))) => branch(&connection, fds)?,
+            _ => {}
         }
     }
+}
+
+fn branch(connection: &ControlSocket, fds: Vec<OwnedFd>) -> Result<(), Anything> {
+    let [listener, log]: [OwnedFd; 2] = fds.try_into().map_err(|_| "a listener and a log")?;
+    let mut command = Command::new("/proc/self/exe");
+    let mut template = command.arg("branch").stdin(listener).stderr(log).spawn()?;
+    let pid = i32::try_from(template.id())?;
+    // Only the template listens, and nobody reads its log.
+    drop(command);
+    thread::spawn(move || template.wait());
+    Ok(connection.send(&FromVmm::Branched { pid, pause_us: 9 }, &[])?)
 }
 
 /// The agent's part of one connection.

@@ -16,15 +16,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use proto::control::{ControlError, FromVmm, ToVmm};
-use store::{Existing, Origin, Parent, Staged, Status, Store, StoreError, Under};
+use store::{Existing, Manifest, Origin, Parent, Snapshot, Staged, Status, Store, StoreError, Under};
 use types::{Dirs, Tag, TagError};
 
 use crate::cancel::Cancel;
-use crate::cgroup;
+use crate::cgroup::{self, CgroupError};
 use crate::child::{Child, Death};
 use crate::hearing::{Waited, hear};
 use crate::random::{hex, random};
-use crate::template::{Place, Template, TemplateError, adopt, stop_template, sweep_templates};
+use crate::template::{Place, Template, TemplateError, adopt, stop_template_of, sweep_templates};
 
 pub use keep::Kept;
 
@@ -50,6 +50,17 @@ pub enum Extent {
     Diff,
     /// All of it.
     Full,
+}
+
+impl Extent {
+    /// What is stored lies on the parent's layers, or on what lies under all of them. A chain that has no room for another
+    /// link begins anew.
+    fn under(self, parent: &Manifest) -> Under {
+        match self {
+            Self::Diff if parent.has_room() => Under::LayersOf(Box::new(parent.clone())),
+            Self::Diff | Self::Full => Under::ImagesOf(Box::new(parent.clone())),
+        }
+    }
 }
 
 /// Why there is no branch. The sandbox runs on, if it ran.
@@ -114,6 +125,9 @@ pub enum BranchError {
         /// The template's log.
         log: String,
     },
+    /// What is made of a sandbox with limits has no group to go to.
+    #[error(transparent)]
+    Group(#[from] CgroupError),
     /// It was called off.
     #[error("interrupted while the branch was being written; nothing is left of it")]
     Cancelled,
@@ -135,6 +149,8 @@ pub enum BranchError {
 pub struct Branch {
     tag: Tag,
     parent: Parent,
+    /// What the parent is, if that was written already.
+    below: Option<Snapshot>,
     extent: Extent,
     pause_us: u64,
     staged: Option<Staged>,
@@ -153,13 +169,15 @@ pub fn branch(spec: BranchSpec, dirs: &Dirs) -> Result<Branch, BranchError> {
     let store = Store::new(dirs);
     let parent = Parent { tag: child.tag().clone(), id: child.snapshot().to_owned() };
     let id = || child.id().to_owned();
-    match store.status(&parent.tag) {
-        Ok(Status::Ready(snapshot)) if snapshot.manifest().id == parent.id => {}
-        Ok(Status::Writing(intent)) if intent.id == parent.id => {}
+    let below = match store.status(&parent.tag) {
+        Ok(Status::Ready(snapshot)) if snapshot.manifest().id == parent.id => Some(snapshot),
+        Ok(Status::Writing(intent)) if intent.id == parent.id => None,
         Ok(_) | Err(StoreError::Unknown { .. }) => return Err(BranchError::Orphan { id: id(), tag: parent.tag }),
         Err(error) => return Err(error.into()),
-    }
-    let origin = Origin { parent: Some(parent.clone()), branched_from: Some(id()), under: Under::Later };
+    };
+    // Said at once where it can be: from then on nobody removes what it lies on.
+    let under = below.as_ref().map_or(Under::Later, |below| extent.under(below.manifest()));
+    let origin = Origin { parent: Some(parent.clone()), branched_from: Some(id()), under };
     let staged = store.stage(&tag, Existing::Keep, origin)?;
     let place = Place::new(dirs, &tag);
     let (template, pause_us) = adopt(&place, staged.id(), |listener, log| ask(&child, listener, log))?;
@@ -167,7 +185,8 @@ pub fn branch(spec: BranchSpec, dirs: &Dirs) -> Result<Branch, BranchError> {
     if let Err(error) = sweep_templates(dirs) {
         log::warn!("templates that nobody keeps may still run: {error}");
     }
-    Ok(Branch { tag, parent, extent, pause_us, staged: Some(staged), template, kept: false, dirs: dirs.clone() })
+    let dirs = dirs.clone();
+    Ok(Branch { tag, parent, below, extent, pause_us, staged: Some(staged), template, kept: false, dirs })
 }
 
 /// Has the sandbox branch; the template's process, and for how long the guest did not run.
@@ -177,8 +196,7 @@ fn ask(child: &Child, listener: &OwnedFd, log: &File) -> Result<(i32, u64), Bran
     let gone = || child.cause_of_death().map_or_else(|| BranchError::Gone { id: id() }, BranchError::Died);
     let Some((control, _)) = child.call().map_err(failed("call the sandbox"))? else { return Err(gone()) };
     // What is made of it is not held to its limits, nor ended with it.
-    let group =
-        if child.limits().is_empty() { None } else { cgroup::home().map_err(failed("find our control group"))? };
+    let group = if child.limits().is_empty() { None } else { Some(cgroup::home()?) };
     let fds: Vec<_> = [listener.as_fd(), log.as_fd()].into_iter().chain(group.as_ref().map(AsFd::as_fd)).collect();
     control.send(&ToVmm::Branch, &fds)?;
     match hear(&control, Instant::now() + LIMIT, None)? {
@@ -208,7 +226,7 @@ impl Branch {
     /// When it could not be written; why is then also left in the store, under its tag. Its template is ended.
     pub fn keep(mut self, cancel: Option<&Cancel>) -> Result<Kept, BranchError> {
         let mut staged = self.staged.take().expect("it is only taken here");
-        let error = match keep::write(&self, &mut staged, cancel) {
+        let error = match keep::write(&mut self, &mut staged, cancel) {
             Ok(written) => {
                 let snapshot = staged.commit_or_tell(written.described)?;
                 self.kept = true;
@@ -229,7 +247,7 @@ impl Branch {
     /// Ends the template.
     fn end(&mut self) {
         self.kept = true;
-        if let Err(error) = stop_template(&self.tag, &self.dirs) {
+        if let Err(error) = stop_template_of(&self.tag, &self.template.snapshot, &self.dirs) {
             log::warn!("the template of `{}` may still run: {error}", self.tag);
         }
     }
@@ -254,3 +272,6 @@ pub fn default_tag(child: &Child) -> Result<Tag, BranchError> {
     let text = format!("branch-{}-{now}-{}", child.id(), hex(&random::<2>().map_err(failed)?));
     text.parse().map_err(|error: TagError| failed(io::Error::other(error)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,6 @@
-//! Sockets with a path that VMMs listen on: how they are made, and how they are called.
+//! Sockets with a path that VMMs listen on, and how they are called.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,14 +9,14 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+/// The longest path a unix socket can have, its terminating zero not counted.
+pub(crate) const MAX_SOCKET_PATH: usize = 107;
 /// How long a VMM may let a caller wait, and may leave a message unread. Generous: a busy host is slow, not dead.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How many callers may wait to be let in.
-const BACKLOG: i32 = 128;
 
 /// Calls who listens there; `None` when nobody does.
 pub(crate) fn call(path: &Path) -> io::Result<Option<ControlSocket>> {
-    let socket = socket()?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
     match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
         Ok(()) => Ok(Some(socket.into())),
@@ -26,21 +25,9 @@ pub(crate) fn call(path: &Path) -> io::Result<Option<ControlSocket>> {
     }
 }
 
-/// A socket that listens there, for a process to be started with.
-pub(crate) fn listen(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket()?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, BACKLOG)?;
-    Ok(socket)
-}
-
-fn socket() -> io::Result<OwnedFd> {
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
-}
-
 #[cfg(test)]
 mod tests {
-    use proto::control::ToVmm;
+    use proto::control::{ToVmm, listen};
 
     use super::*;
 

@@ -62,6 +62,12 @@ pub enum CgroupError {
         /// Which group.
         group: PathBuf,
     },
+    /// This process is in a group that cannot be seen from here.
+    #[error(
+        "forkd's own control group is not below any mounted cgroup v2 hierarchy, so what is made of a sandbox with limits \
+         cannot leave that sandbox's; `mount -t cgroup2 none /sys/fs/cgroup` where forkd runs"
+    )]
+    NoHome,
     /// The system says no.
     #[error("cannot use the control group file {}", path.display())]
     Io {
@@ -122,13 +128,18 @@ impl Groups {
     }
 }
 
-/// Where a process writes itself to join the group that this one is in; `None` where there are no groups.
-pub(crate) fn home() -> io::Result<Option<OwnedFd>> {
-    let groups = fs::read_to_string("/proc/self/cgroup")?;
-    let Some(own) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return Ok(None) };
-    let procs = mounts::hierarchies()?.into_iter().map(|root| root.join(own).join("cgroup.procs"));
-    let Some(procs) = procs.into_iter().find(|procs| procs.exists()) else { return Ok(None) };
-    Ok(Some(OpenOptions::new().write(true).open(procs)?.into()))
+/// Where a process writes itself to join the group that this one is in.
+pub(crate) fn home() -> Result<OwnedFd, CgroupError> {
+    let own = Path::new("/proc/self/cgroup");
+    let own = fs::read_to_string(own).map_err(failed(own))?;
+    let procs = home_in(&own, &mounts::hierarchies().map_err(failed(Path::new("/proc/self/mountinfo")))?)?;
+    Ok(OpenOptions::new().write(true).open(&procs).map_err(failed(&procs))?.into())
+}
+
+fn home_in(own: &str, hierarchies: &[PathBuf]) -> Result<PathBuf, CgroupError> {
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).ok_or(CgroupError::NoHome)?;
+    let mut procs = hierarchies.iter().map(|root| root.join(own).join("cgroup.procs"));
+    procs.find(|procs| procs.exists()).ok_or(CgroupError::NoHome)
 }
 
 /// Lets the groups below have the controller.
@@ -269,6 +280,21 @@ mod tests {
         let limits = Limits { memory: Some(MemoryLimit::MIN) };
         let error = groups.make("sb-1", &limits).unwrap_err();
         assert!(matches!(&error, CgroupError::Io { path, .. } if path.ends_with("sb-1/memory.max")), "{error}");
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_joined_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let roots = [root.path().join("elsewhere"), root.path().to_owned()];
+        group(&root.path().join("user/me"), "", "");
+        let procs = root.path().join("user/me/cgroup.procs");
+        fs::write(&procs, "").unwrap();
+        assert_eq!(home_in("1:name=x:/user/me\n0::/user/me\n", &roots).unwrap(), procs);
+        for (own, roots) in
+            [("0::/user/you\n", &roots[..]), ("1:memory:/user/me\n", &roots[..]), ("0::/user/me\n", &[])]
+        {
+            assert!(matches!(home_in(own, roots), Err(CgroupError::NoHome)), "{own}");
+        }
     }
 
     #[test]

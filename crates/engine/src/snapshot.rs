@@ -21,7 +21,7 @@ use crate::boot::{BootError, BootSpec, boot};
 use crate::cancel::Cancel;
 use crate::freeze::{FreezeError, Frozen};
 use crate::process::ProcessError;
-use crate::template::{TemplateError, stop_template};
+use crate::template::{TemplateError, end_unwanted};
 use crate::vm::Vm;
 
 pub use warm::{WarmError, WarmUp};
@@ -128,7 +128,7 @@ pub fn snapshot(spec: SnapshotSpec, dirs: &Dirs, progress: &dyn Progress) -> Res
     described.pause_us = Some(frozen.pause_us);
     let snapshot = staged.commit(described)?;
     let freeze_us = micros(begun.elapsed());
-    stop_template(&tag, dirs).map_err(|source| SnapshotError::OldTemplate { source })?;
+    end_unwanted(&tag, dirs).map_err(|source| SnapshotError::OldTemplate { source })?;
     Ok(Taken { snapshot, boot_us, warm_us, freeze_us, frozen })
 }
 

@@ -17,14 +17,13 @@ use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 
+use crate::caller::MAX_SOCKET_PATH;
 use crate::childdir::bury;
 use crate::random::{hex, random};
 
 const PREFIX: &str = "vm-";
 /// What the directories of forked children begin with.
 pub(crate) const CHILD_PREFIX: &str = "sb-";
-/// The longest path a unix socket can have, its terminating zero not counted.
-const MAX_SOCKET_PATH: usize = 107;
 /// How long a dead child's process may take to be out of its control group; others wait meanwhile.
 const GROUP_PATIENCE: Duration = Duration::from_secs(1);
 /// A guest's connection to a port of the host goes to `<socket>_<port>`.

@@ -80,7 +80,7 @@ impl Snapshot {
     /// # Errors
     /// When a file is missing or has other contents, as far as that can be told without reading all layers.
     pub fn files(&self) -> Result<Files, StoreError> {
-        let memory = into_files(self.memory_chain()?);
+        let memory = self.memory_files()?;
         let disks = (0..self.manifest.disks.len()).map(|disk| {
             let image = self.manifest.disks[disk].image.as_ref();
             let image = image.map(|image| self.image(image)).transpose()?;
@@ -88,6 +88,14 @@ impl Snapshot {
         });
         let disks = disks.collect::<Result<_, StoreError>>()?;
         Ok(Files { state: self.state()?, memory, disks })
+    }
+
+    /// Opens what the memory is made of, lowest first; also of one that was removed while somebody builds on it.
+    ///
+    /// # Errors
+    /// When one of them is missing or another one.
+    pub fn memory_files(&self) -> Result<Vec<File>, StoreError> {
+        Ok(into_files(self.memory_chain()?))
     }
 
     /// The layers of the memory, lowest first, their tables checked.

@@ -64,12 +64,13 @@ pub struct Staged {
 
 impl Staged {
     pub(crate) fn create(store: &Store, tag: &Tag, existing: Existing, origin: Origin) -> Result<Self, StoreError> {
+        let parent = origin.parent.filter(|_| origin.under.descends());
         let foundation = Foundation::lay(origin.under)?;
         let intent = Intent {
             tag: tag.clone(),
             id: sweep::random_hex::<16>().map_err(StoreError::io("name a snapshot in", &store.dir))?,
             created_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            parent: origin.parent,
+            parent,
             branched_from: origin.branched_from,
             under: foundation.layers().map(|layer| layer.digest).collect(),
         };
@@ -93,6 +94,7 @@ impl Staged {
     /// # Errors
     /// [`StoreError::TooDeep`] when nothing more can lie over it; [`StoreError::Damaged`] when it is not there.
     pub fn lay(&mut self, under: Under) -> Result<(), StoreError> {
+        self.intent.parent.take_if(|_| !under.descends());
         self.foundation = Foundation::lay(under)?;
         self.intent.under = self.foundation.layers().map(|layer| layer.digest).collect();
         let _guard = sweep::guard(&self.store.dir)?;
@@ -149,6 +151,27 @@ impl Staged {
         self.foundation.disks.len()
     }
 
+    /// Whether its layer of the memory lies on others.
+    #[must_use]
+    pub const fn lies_on_memory(&self) -> bool {
+        !self.foundation.memory.is_empty()
+    }
+
+    /// Removes what was written so far, for another try.
+    ///
+    /// # Errors
+    /// When something cannot be removed.
+    pub fn empty(&self) -> Result<(), StoreError> {
+        let failed = StoreError::io("list", &self.path);
+        for entry in fs::read_dir(&self.path).map_err(&failed)? {
+            let path = entry.map_err(&failed)?.path();
+            if !path.ends_with(INTENT) {
+                fs::remove_file(&path).map_err(StoreError::io("remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Leaves a word under the tag on why there is no snapshot, unless one has it.
     ///
     /// # Errors
@@ -164,13 +187,7 @@ impl Staged {
             return Ok(());
         }
         // First of all makes room: it may be what was missing.
-        let failed = StoreError::io("list", &self.path);
-        for entry in fs::read_dir(&self.path).map_err(&failed)? {
-            let path = entry.map_err(&failed)?.path();
-            if !path.ends_with(INTENT) {
-                fs::remove_file(&path).map_err(StoreError::io("remove", &path))?;
-            }
-        }
+        self.empty()?;
         self.write(FAILED, &Failure { intent: self.intent.clone(), reason: reason.into() })?;
         pool::sync(&self.path.join(FAILED))?;
         pool::sync(&self.path)?;
@@ -189,11 +206,12 @@ impl Staged {
         self.file(name)?.write_all(&text).map_err(StoreError::io("write", &self.path.join(name)))
     }
 
-    /// A tag is free when nothing has it, or only the word that it could not be written. The caller holds the guard.
+    /// The caller holds the guard.
     fn expect_free(&self) -> Result<(), StoreError> {
-        let target = self.store.path(&self.intent.tag);
-        let free = self.existing == Existing::Replace || !target.exists() || is_failed(&target);
-        if free { Ok(()) } else { Err(StoreError::Exists { tag: self.intent.tag.clone() }) }
+        match self.existing {
+            Existing::Keep => self.store.expect_no_snapshot(&self.intent.tag),
+            Existing::Replace => Ok(()),
+        }
     }
 
     /// What is to lie below must be there; from now on it stays. The caller holds the guard.

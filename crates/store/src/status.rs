@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use layer::Digest;
 use serde::{Deserialize, Serialize};
@@ -20,8 +20,6 @@ pub(crate) const FAILED: &str = "failed.json";
 
 /// How often a list is begun anew because somebody finished meanwhile.
 const MAX_TRIES: usize = 5;
-/// Between two looks at a writer.
-const MAX_PAUSE: Duration = Duration::from_millis(50);
 
 /// How far a snapshot is.
 #[derive(Debug)]
@@ -108,6 +106,25 @@ impl Store {
         self.status(tag)?.into_ready(tag)
     }
 
+    /// Says before something is done for its sake whether a new snapshot could have this tag now; it is told again when it is
+    /// staged.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`] or [`StoreError::Writing`] when it could not.
+    pub fn expect_free(&self, tag: &Tag) -> Result<(), StoreError> {
+        if self.writer_of(tag)?.is_some() {
+            return Err(StoreError::Writing { tag: tag.clone() });
+        }
+        self.expect_no_snapshot(tag)
+    }
+
+    /// A tag is free when nothing has it, or only the word that it could not be written.
+    pub(crate) fn expect_no_snapshot(&self, tag: &Tag) -> Result<(), StoreError> {
+        let path = self.path(tag);
+        let free = !path.exists() || is_failed(&path);
+        if free { Ok(()) } else { Err(StoreError::Exists { tag: tag.clone() }) }
+    }
+
     /// All tags in order, each as far as it is; those that lack a file are damaged. Changes nothing.
     ///
     /// # Errors
@@ -130,23 +147,6 @@ impl Store {
             snapshot.is_complete()?;
         }
         Ok(status)
-    }
-
-    /// Waits until nobody writes a snapshot of this tag, or until the time is up, and says how far it is.
-    ///
-    /// # Errors
-    /// As [`Store::status`]: a writer that was killed leaves nothing, or what was there before.
-    pub fn wait_written(&self, tag: &Tag, until: Instant) -> Result<Status, StoreError> {
-        let mut pause = Duration::from_millis(1);
-        while self.writer_of(tag)?.is_some() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            thread::sleep(pause.min(left));
-            pause = (pause * 2).min(MAX_PAUSE);
-        }
-        self.status(tag)
     }
 
     /// Every name that is a tag's, in order.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use proto::control::{self, ControlSocket, FromVmm, LayerCount, ToVmm, WriteSpec};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use store::{Described, Manifest, Snapshot, Staged, Status, Store, Under};
+use store::{Described, Manifest, Snapshot, Staged, Status, Store};
 
-use super::{Branch, BranchError, Extent};
+use super::{Branch, BranchError};
 use crate::cancel::Cancel;
 use crate::console;
 use crate::hearing::{Waited, hear};
@@ -40,26 +40,45 @@ pub(super) struct Written {
     pub(super) disk_bytes: u64,
 }
 
-/// Writes the branch into the files of its place in the store.
-pub(super) fn write(branch: &Branch, staged: &mut Staged, cancel: Option<&Cancel>) -> Result<Written, BranchError> {
-    let parent = parent(branch, cancel)?;
-    let manifest = parent.manifest();
-    // A chain that has no room for another link begins anew.
-    let diff = branch.extent == Extent::Diff && manifest.has_room();
-    let lower = if diff { parent.files()?.memory } else { Vec::new() };
+/// Writes the branch into the files of its place in the store. A writer that is killed is nobody's fault here, a host that
+/// is short of memory kills those first that have much of it; so another one is given a try.
+pub(super) fn write(branch: &mut Branch, staged: &mut Staged, cancel: Option<&Cancel>) -> Result<Written, BranchError> {
+    let below = match branch.below.take() {
+        Some(below) => below,
+        None => {
+            let below = parent(branch, cancel)?;
+            staged.lay(branch.extent.under(below.manifest()))?;
+            below
+        }
+    };
+    match write_over(&below, branch, staged, cancel) {
+        Err(BranchError::WriterDied { log }) => {
+            log::warn!("the process that wrote `{}` died, another one writes it: {log}", branch.tag);
+            staged.empty()?;
+            write_over(&below, branch, staged, cancel)
+        }
+        written => written,
+    }
+}
+
+fn write_over(
+    below: &Snapshot,
+    branch: &Branch,
+    staged: &Staged,
+    cancel: Option<&Cancel>,
+) -> Result<Written, BranchError> {
+    let lower = if staged.lies_on_memory() { below.memory_files()? } else { Vec::new() };
     let extent = match u8::try_from(lower.len()).ok().and_then(LayerCount::new) {
         Some(memory_layers) => control::Extent::Diff { memory_layers },
         None => control::Extent::Full,
     };
-    let below = Box::new(manifest.clone());
-    staged.lay(if diff { Under::LayersOf(below) } else { Under::ImagesOf(below) })?;
     let mut files = vec![staged.state()?, staged.memory()?];
     for disk in 0..staged.disk_count() {
         files.push(staged.layer(disk)?);
     }
     files.extend(lower);
     let (memory_bytes, disk_bytes) = have_written(branch, extent, &files, cancel)?;
-    Ok(Written { described: describe(manifest, branch.pause_us), memory_bytes, disk_bytes })
+    Ok(Written { described: describe(below.manifest(), branch.pause_us), memory_bytes, disk_bytes })
 }
 
 /// The snapshot that the branch builds on, once that is written.

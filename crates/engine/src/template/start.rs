@@ -15,6 +15,7 @@ use types::Dirs;
 use super::lock::Held;
 use super::record::RecordV1;
 use super::{Place, Template, TemplateError};
+use crate::caller::MAX_SOCKET_PATH;
 use crate::cancel::Cancel;
 use crate::hearing::{Waited, hear};
 use crate::pidfd::Process;
@@ -23,8 +24,6 @@ use crate::{console, sys};
 
 /// How long loading may take: it reads what the children will need first, from a disk that may be slow.
 const LOAD_LIMIT: Duration = Duration::from_secs(180);
-/// The longest path a unix socket can have, its terminating zero not counted.
-const MAX_SOCKET_PATH: usize = 107;
 
 /// Starts a template, unless somebody else was quicker.
 pub(super) fn start(
@@ -75,8 +74,28 @@ fn take_in<T, E: From<TemplateError>>(
     let listener = place.listen()?;
     let log = File::create(place.log()).map_err(TemplateError::io("make", &place.log()))?;
     let (pid, word) = make(&listener, &log)?;
+    // Whoever has it open keeps callers waiting that nobody answers any more.
+    drop(listener);
+    await_ready(place)?;
     let process = record(place, snapshot, pid)?;
     Ok((Template { process, snapshot: snapshot.into(), place: place.clone() }, word))
+}
+
+/// Waits until a template that was made elsewhere answers: it can be made and fail all the same. It is asked for no
+/// children at all, which only one that could fork them answers.
+fn await_ready(place: &Place) -> Result<(), TemplateError> {
+    let died = || TemplateError::Died { log: console::tail(&place.log()) };
+    let control = place.call()?.ok_or_else(died)?;
+    let asked = control.send(&ToVmm::Spawn { children: Vec::new(), descriptors: Vec::new() }, &[]);
+    match asked.and_then(|()| hear(&control, Instant::now() + LOAD_LIMIT, None)) {
+        Ok(Waited::Event(FromVmm::Forked { .. })) => Ok(()),
+        Ok(Waited::TimedOut) => Err(TemplateError::Slow { limit: LOAD_LIMIT, log: console::tail(&place.log()) }),
+        Ok(Waited::Event(_) | Waited::Gone | Waited::Cancelled) => Err(died()),
+        Err(error) => {
+            log::debug!("the template that was made in {}: {error}", place.dir.display());
+            Err(died())
+        }
+    }
 }
 
 /// Writes down which process holds which snapshot.

@@ -1,6 +1,7 @@
 use std::fs;
 
 use rustix::process::{Pid, getsid};
+use store::Removal;
 
 use super::*;
 use crate::testing::{LONG, World};
@@ -93,4 +94,42 @@ fn a_snapshot_goes_with_its_template() {
     let again = remove_snapshot(&world.tag, Removal::Plain, &world.dirs).unwrap_err();
     assert!(matches!(again, TemplateError::Store(StoreError::Unknown { .. })));
     assert_eq!(left(&world), 0);
+}
+
+#[test]
+fn who_comes_late_does_not_end_the_template_of_the_next() {
+    let world = World::new();
+    world.start("obeys").unwrap();
+    store::Store::new(&world.dirs).remove(&world.tag, Removal::Plain).unwrap();
+    // Before whoever removed it gets to the template, the tag means another snapshot, and that has one.
+    world.take_snapshot();
+    let next = world.start("obeys").unwrap();
+    assert!(!end_unwanted(&world.tag, &world.dirs).unwrap());
+    assert!(!stop_template_of(&world.tag, "another", &world.dirs).unwrap());
+    assert!(template_runs(&world.tag, &next.snapshot, &world.dirs).unwrap());
+    assert!(stop_template_of(&world.tag, &next.snapshot, &world.dirs).unwrap());
+    assert_eq!(left(&world), 0);
+}
+
+#[test]
+fn a_fork_waits_for_the_template_and_not_for_the_disk() {
+    let world = World::new();
+    let (tag, store): (Tag, _) = ("b".parse().unwrap(), Store::new(&world.dirs));
+    let origin = store::Origin::branched(world.snapshot().manifest().clone(), "sb-1".into());
+    let staged = store.stage(&tag, store::Existing::Keep, origin).unwrap();
+    let status = store.status(&tag).unwrap();
+    let found = std::thread::scope(|scope| {
+        let looking = scope.spawn(|| template_of_status(&tag, status, &world.dirs, Instant::now() + LONG, None));
+        let program = world.program("obeys");
+        let made = adopt(&Place::new(&world.dirs, &tag), staged.id(), |listener, log| {
+            let (listener, log) = (listener.try_clone().unwrap(), log.try_clone().unwrap());
+            let template = std::process::Command::new(program).arg("template").stdin(listener).stderr(log).spawn();
+            Ok::<_, TemplateError>((i32::try_from(template.unwrap().id()).unwrap(), ()))
+        });
+        assert_eq!(made.unwrap().0.snapshot, staged.id());
+        looking.join().unwrap().unwrap()
+    });
+    assert_eq!(found.snapshot, staged.id());
+    assert!(matches!(store.status(&tag), Ok(Status::Writing(_))), "nothing was written meanwhile");
+    assert!(stop_template(&tag, &world.dirs).unwrap());
 }

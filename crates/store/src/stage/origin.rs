@@ -10,7 +10,7 @@ use crate::open::mtime_ns;
 /// What a new snapshot comes from.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// The snapshot it descends from.
+    /// The snapshot it descends from; forgotten when its layers lie on none of that.
     pub parent: Option<Parent>,
     /// What it is made of otherwise: a sandbox's id, or `compact:<tag>`.
     pub branched_from: Option<String>,
@@ -29,6 +29,13 @@ pub enum Under {
     LayersOf(Box<Manifest>),
     /// That is said before it is committed: the snapshot they lie on may still be written.
     Later,
+}
+
+impl Under {
+    /// Whether what lies on it descends from another snapshot, as far as is known.
+    pub(super) const fn descends(&self) -> bool {
+        matches!(self, Self::LayersOf(_) | Self::Later)
+    }
 }
 
 impl Origin {
