@@ -1,9 +1,9 @@
 //! `forkd snapshot --from-sandbox`: a snapshot of a sandbox that runs on.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio as Piped};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use engine::{Branch, BranchSpec, Child, Extent, Kept, Store, branch, default_tag, find};
 use serde::{Deserialize, Serialize};
@@ -138,30 +138,28 @@ impl BranchArgs {
         let mut command = Command::new(forkd);
         command.args(["snapshot", "--announce", "--from-sandbox", child.id(), "--tag", tag.as_str()]);
         command.args(self.full.then_some("--full"));
-        command.stdin(Piped::null()).stdout(Piped::piped()).stderr(Piped::piped());
+        // What it has to say until then it says itself.
+        command.stdin(Piped::null()).stdout(Piped::piped());
         let mut started = command.spawn().context("cannot start another forkd")?;
-        let (stdout, stderr) = (started.stdout.take(), started.stderr.take());
         let mut line = String::new();
-        BufReader::new(stdout.context("its output")?).read_line(&mut line)?;
+        BufReader::new(started.stdout.take().context("its output")?).read_line(&mut line)?;
         if line.is_empty() {
-            let mut words = String::new();
-            stderr.context("its words")?.read_to_string(&mut words)?;
-            started.wait()?;
-            bail!("{}", words.trim().trim_start_matches("forkd: error: "));
+            let ended = started.wait()?;
+            return Ok(ended.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from));
         }
         self.tell(&serde_json::from_str(&line).context("another forkd said something else")?)?;
         Ok(ExitCode::SUCCESS)
     }
 
-    /// That other forkd. Once it has said that the sandbox runs on, nobody listens to it any more: what becomes of the
-    /// snapshot is in the store.
+    /// That other forkd. When it says that the sandbox runs on it has let go of standard error, and then of standard output:
+    /// nobody listens to it any more, and what becomes of the snapshot is in the store.
     fn announced(&self, child: &Child, tag: Tag, dirs: &Dirs) -> anyhow::Result<ExitCode> {
         rustix::process::setsid().context("cannot leave the terminal")?;
         let branch = branch(BranchSpec { child: child.clone(), tag, extent: self.extent() }, dirs)?;
-        output::line(&serde_json::to_string(&Told::writing(&branch, child, dirs))?)?;
         let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
-        rustix::stdio::dup2_stdout(&nowhere)?;
         rustix::stdio::dup2_stderr(&nowhere)?;
+        output::line(&serde_json::to_string(&Told::writing(&branch, child, dirs))?)?;
+        rustix::stdio::dup2_stdout(&nowhere)?;
         branch.keep(None)?;
         Ok(ExitCode::SUCCESS)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use engine::{
-    BranchSpec, ChildOptions, Extent, ForkSpec, Lifetime, Limits, Results, branch, fork as fork_children, kill,
+    BranchSpec, ChildOptions, Extent, ForkSpec, Lifetime, Limits, Results, Store, branch, fork as fork_children, kill,
 };
 use session::{ExecRequest, Stdio};
 use types::{Dirs, Tag};
@@ -63,6 +63,8 @@ pub(crate) fn snapshot_diff(args: &SnapshotDiffArgs) -> anyhow::Result<ExitCode>
     if let Some(code) = away.away(&dirs)? {
         return Ok(code);
     }
+    // A name that is taken costs neither a sandbox nor the command.
+    Store::new(&dirs).expect_free(&args.tag)?;
     let interrupts = Interrupts::catch()?;
     let progress = progress::reporter(false);
     let spec = ForkSpec {
