@@ -10,6 +10,7 @@ mod chain;
 mod demo;
 mod fanout;
 mod forkd;
+mod prefault;
 mod process;
 mod program;
 mod spawn;
@@ -32,10 +33,12 @@ enum Bench {
     Boot(boot::BootArgs),
     /// A spawn beside what the kernel alone charges for it, on this host's KVM
     Spawn(spawn::SpawnArgs),
-    /// A branch of a running VM beside what the kernel alone charges for it, on this host's KVM
+    /// A branch of a running VM beside what the kernel alone charges for it, on this host's KVM; or one of Linux
     Branch(branch::BranchArgs),
     /// A spawn at the end of a chain of snapshots, short and long, on this host's KVM
     Chain(chain::ChainArgs),
+    /// Whether it pays that a template faults in what its children touch first, on this host's KVM
+    Prefault(prefault::PrefaultArgs),
     /// Children of a warm Python, each of which has answered, wherever VMs can run here
     Fanout(fanout::FanoutArgs),
     /// What forkd does, shown once with the time of each stage
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Bench::Spawn(args) => spawn::run(&args),
         Bench::Branch(args) => branch::run(&args),
         Bench::Chain(args) => chain::run(&args),
+        Bench::Prefault(args) => prefault::run(&args),
         Bench::Fanout(args) => fanout::run(&args),
         Bench::Demo => demo::run(),
     };
