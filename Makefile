@@ -32,10 +32,12 @@ lint: ## Format, clippy, dependency direction, shape of the sources
 	@cargo xtask deps
 	@cargo xtask shape
 
-bench: build ## A spawn and a branch beside their floors, a chain, a fan-out, a cold boot: each as JSON
+bench: build ## A spawn and a branch beside their floors, a chain, prefaults, a Linux branched and fanned out, a cold boot: each as JSON
 	@$(BIN)/bench spawn
 	@$(BIN)/bench branch
 	@$(BIN)/bench chain
+	@$(BIN)/bench prefault
+	@$(BIN)/bench branch --linux
 	@$(BIN)/bench fanout
 	@$(BIN)/bench boot
 

@@ -13,6 +13,7 @@ mod forkd;
 mod prefault;
 mod process;
 mod program;
+mod site;
 mod spawn;
 mod spread;
 

@@ -8,13 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use bench::tiny::{Brood, Frozen, Report, Source, Template};
 
+use super::gaps::Gaps;
 use crate::spawn::stages;
 
 /// How long the source is listened to before it is branched, and after all is done.
 const LISTEN: Duration = Duration::from_millis(300);
-/// After a branch, a source takes a copy-on-write fault for each page it writes; this long it is looked at by itself.
-const EARLY_US: f64 = 100_000.0;
-
 /// How far the guest's clock may be off, as the host sees it.
 const CLOCK_US: f64 = 2_000.0;
 
@@ -74,7 +72,7 @@ pub(super) fn play(template: &Template, frozen: &Frozen, places: &Places) -> Res
     let asked_us = us(asked.saturating_duration_since(clock.instant));
     let gaps: Vec<_> =
         after.iter().map(|(_, report)| (clock.since(report.at) - asked_us, clock.us(report.gap))).collect();
-    let gaps = Gaps::of(&gaps, us(answered));
+    let gaps = Gaps::of(&gaps, us(answered), CLOCK_US);
     let round = Round {
         pause_us: us(Duration::from_micros(branch.pause_us)),
         stall_before_us: before.iter().map(|(_, report)| clock.us(report.gap)).fold(0.0, f64::max),
@@ -129,32 +127,6 @@ impl Clock {
     }
 }
 
-/// The guest's gaps from the branch on, in microseconds.
-#[derive(Debug, Default, PartialEq)]
-struct Gaps {
-    pause: f64,
-    early: f64,
-    after: f64,
-}
-
-impl Gaps {
-    /// From gaps by when they ended. The longest that began before the branch was answered is the pause, and there may be
-    /// none that was long enough to be told.
-    fn of(gaps: &[(f64, f64)], answered_us: f64) -> Self {
-        let about = gaps.iter().enumerate().filter(|(_, (end, gap))| *end > -CLOCK_US && end - gap < answered_us);
-        let pause = about.max_by(|(_, (_, one)), (_, (_, two))| one.total_cmp(two));
-        let (next, resumed, pause) = pause.map_or((0, 0.0, 0.0), |(index, (end, gap))| (index + 1, *end, *gap));
-        let mut found = Self { pause, ..Self::default() };
-        for (end, gap) in gaps.iter().skip(next).filter(|(end, _)| *end > resumed) {
-            found.after = found.after.max(*gap);
-            if *end < resumed + EARLY_US {
-                found.early = found.after;
-            }
-        }
-        found
-    }
-}
-
 fn us(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
@@ -162,14 +134,6 @@ fn us(duration: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn gaps_are_those_after_the_pause() {
-        let gaps =
-            [(-5000.0, 2500.0), (700.0, 90.0), (1000.0, 800.0), (2000.0, 90.0), (500_000.0, 300.0), (500_900.0, 20.0)];
-        assert_eq!(Gaps::of(&gaps, 1100.0), Gaps { pause: 800.0, early: 90.0, after: 300.0 });
-        assert_eq!(Gaps::of(&gaps[4..], 1100.0), Gaps { pause: 0.0, early: 0.0, after: 300.0 });
-    }
 
     #[test]
     fn a_clock_is_that_of_the_report_heard_soonest() {
