@@ -38,8 +38,11 @@ impl Child {
     /// A new connection to the agent.
     ///
     /// # Errors
-    /// When the child is gone or its agent does not answer.
+    /// When the child is gone or its agent does not answer; [`SessionError::Paused`], at once, when it is paused.
     pub fn connect(&self) -> Result<Connection, SessionError> {
+        if self.is_paused() {
+            return Err(SessionError::Paused { id: self.id().into() });
+        }
         connect(&self.vsock())
     }
 

@@ -5,7 +5,7 @@
 //! boot       VMM process + agent = Vm                  snapshot   boot, warm up, keep in the store
 //! fork       n children of a snapshot's template       template   the process they are forked from
 //! branch     a template and a snapshot of a child that runs on
-//! list, find, kill, exec, eval, ping                   a child, by its id
+//! list, find, kill, pause, exec, eval, ping            a child, by its id
 //! files, processes, dial                               what is in it, runs in it, listens in it
 //! ```
 //!
@@ -33,6 +33,7 @@ mod kill;
 mod limits;
 mod list;
 mod memory;
+mod pause;
 mod pidfd;
 mod ping;
 pub mod place;
@@ -64,6 +65,7 @@ pub use kill::{KillError, kill, kill_many, sweep};
 pub use list::{FindError, find, list};
 pub use memory::MemoryUse;
 pub use net::{Tap, TapError};
+pub use pause::{ChildStatus, PauseError};
 pub use ping::Pong;
 pub use probe::{KvmVerdict, Probe};
 pub use process::ProcessError;

@@ -18,6 +18,12 @@ pub enum SessionError {
         /// What the system says.
         source: io::Error,
     },
+    /// The VM stands still, so nothing in it can answer.
+    #[error("sandbox {id} is paused; resume it first")]
+    Paused {
+        /// Which VM.
+        id: String,
+    },
     /// The VM runs and nothing in it listens on the port, yet or any more.
     #[error("nothing in the VM listens on vsock port {port}")]
     NotListening {

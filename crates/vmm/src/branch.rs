@@ -87,7 +87,7 @@ pub(crate) enum Branched {
 /// What a template grows from.
 #[derive(Debug)]
 pub(crate) struct Seed {
-    frozen: Frozen,
+    frozen: Arc<Frozen>,
     listener: OwnedFd,
     log: OwnedFd,
     /// The control group it joins, to be held to its source's limits no longer.
@@ -116,7 +116,7 @@ impl Vm {
                     // The template shares what the guest would go on writing to, so it must not be.
                     end(pid);
                 }
-                self.parking.resume();
+                self.go_on();
                 sealed.map_err(|source| BranchError::Top { source })?;
                 let pause_us = stages.total_us();
                 stages.done("disks");
@@ -124,7 +124,7 @@ impl Vm {
                 Ok(Branched::Source(FromVmm::Branched { pid: pid.as_raw_nonzero().get(), pause_us }))
             }
             Err(source) => {
-                self.parking.resume();
+                self.go_on();
                 Err(BranchError::Fork { source })
             }
         }

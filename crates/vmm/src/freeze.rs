@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use proto::control::FromVmm;
@@ -50,14 +51,18 @@ pub(crate) enum FreezeError {
 
 impl Vm {
     /// Stops the vCPUs and takes everything but the contents of memory and disks. This thread is the one that serves the
-    /// devices, so nothing moves until [`crate::parking::Parking::resume`]. After an error they run on.
-    pub(crate) fn capture(&self) -> Result<Frozen, CaptureError> {
+    /// devices, so nothing moves until [`Self::go_on`]. After an error they run on. Of a paused VM nothing has moved since
+    /// it was taken.
+    pub(crate) fn capture(&self) -> Result<Arc<Frozen>, CaptureError> {
+        if let Some(frozen) = &self.paused {
+            return Ok(Arc::clone(frozen));
+        }
         let vcpus = self.parking.park(&self.threads)?;
         let captured = self.capture_parked(vcpus);
         if captured.is_err() {
             self.parking.resume();
         }
-        captured
+        captured.map(Arc::new)
     }
 
     fn capture_parked(&self, vcpus: Vec<VcpuStateV1>) -> Result<Frozen, CaptureError> {
@@ -85,7 +90,7 @@ impl Vm {
         let pause_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         let written = self.write(&frozen, state, memory, layers);
         if written.is_err() {
-            self.parking.resume();
+            self.go_on();
         }
         written.map(|(memory_bytes, disk_bytes)| FromVmm::Frozen { pause_us, memory_bytes, disk_bytes })
     }

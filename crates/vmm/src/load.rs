@@ -146,7 +146,7 @@ impl Template {
         let ram = open_memory(frozen.shape.memory, memory, &spec.tops)?;
         let vcpus = rehearse(&kvm, &ram.mem, &frozen)?;
         let msr_indices = vcpu_state::msr_indices(&kvm)?.into();
-        Ok(Self { kvm: Arc::new(kvm), frozen, vcpus, ram, disks, tops: spec.tops, msr_indices })
+        Ok(Self { kvm: Arc::new(kvm), frozen: Arc::new(frozen), vcpus, ram, disks, tops: spec.tops, msr_indices })
     }
 }
 

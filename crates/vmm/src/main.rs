@@ -36,6 +36,7 @@ mod limits;
 mod load;
 mod memory;
 mod parking;
+mod pause;
 mod ports;
 mod probe;
 mod reactor;

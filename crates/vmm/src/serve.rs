@@ -42,7 +42,9 @@ pub(crate) fn serve(control: ControlSocket) -> Result<(), ServeError> {
     let Some((ToVmm::Boot(spec), taps)) = control.recv()? else { return Err(ServeError::NoBoot) };
     let (reactor, events) = (Reactor::new()?, Arc::new(Events::new()?));
     reactor.watch(events.wake(), Source::Events)?;
-    let mut controls = Controls::new(Arc::clone(&reactor));
+    let orders = Reactor::new()?;
+    reactor.watch_orders(&orders)?;
+    let mut controls = Controls::new(Arc::clone(&orders));
     let engine = controls.adopt(control)?;
     match boot(&spec, taps, &reactor, &events) {
         Ok((vm, booted)) => {
@@ -51,7 +53,7 @@ pub(crate) fn serve(control: ControlSocket) -> Result<(), ServeError> {
                 Lifetime::Connection => Owner::Connection(engine),
                 Lifetime::Detached => Owner::Nobody,
             };
-            Running { vm, reactor, events, controls, owner, home: None }.until_the_end()
+            Running { vm, reactor, orders, events, controls, owner, home: None }.until_the_end()
         }
         Err(refused) => {
             controls.tell(engine, &refused);
@@ -81,11 +83,12 @@ fn boot(
 pub(crate) struct Running {
     pub(crate) vm: Vm,
     pub(crate) reactor: Arc<Reactor>,
+    /// Those who give orders; the only ones listened to while the VM is paused.
+    pub(crate) orders: Arc<Reactor>,
     pub(crate) events: Arc<Events>,
     pub(crate) controls: Controls,
     pub(crate) owner: Owner,
     /// The child's directory, locked for as long as this lives.
-    #[expect(dead_code, reason = "it is the lock that counts")]
     pub(crate) home: Option<File>,
 }
 
@@ -115,9 +118,15 @@ impl Running {
     }
 
     fn run(&mut self) -> Result<Over, ServeError> {
-        let mut ready = Vec::new();
+        let (mut ready, mut orders) = (Vec::new(), Vec::new());
         loop {
-            self.reactor.wait(&mut ready)?;
+            if self.vm.is_paused() {
+                ready.clear();
+                self.orders.wait(&mut orders)?;
+            } else {
+                orders.clear();
+                self.reactor.wait(&mut ready)?;
+            }
             for (source, readiness) in &ready {
                 match *source {
                     Source::Queue { device, queue } => self.vm.queue_notified(device, queue),
@@ -127,6 +136,13 @@ impl Running {
                             return Ok(Over::Ended(self.outcome(event)));
                         }
                     }
+                    Source::Orders => self.orders.look(&mut orders)?,
+                    Source::Asker | Source::Listener | Source::Control { .. } => {}
+                }
+            }
+            // After the devices: who is paused or branched has nothing half done.
+            for (source, _) in &orders {
+                match *source {
                     Source::Asker => return Ok(Over::Ended(Outcome::Stopped)),
                     Source::Listener => self.controls.accept(),
                     Source::Control { connection } => {
@@ -134,6 +150,7 @@ impl Running {
                             return Ok(over);
                         }
                     }
+                    Source::Orders | Source::Events | Source::Queue { .. } | Source::Host { .. } => {}
                 }
             }
         }
@@ -150,6 +167,8 @@ impl Running {
             Heard::Said(ToVmm::PowerButton, _) => self.vm.press_power_button()?,
             Heard::Said(ToVmm::Freeze, files) => return Ok(self.freeze(connection, files)),
             Heard::Said(ToVmm::Branch, files) => return Ok(self.branch(connection, files)),
+            Heard::Said(ToVmm::Pause, _) => self.pause(connection),
+            Heard::Said(ToVmm::Resume, _) => self.resume(connection),
             Heard::Said(ToVmm::Boot(_) | ToVmm::Load(_) | ToVmm::Spawn { .. } | ToVmm::Write(_), _) => {
                 log::warn!("connection {connection} said what is not for a running VM");
             }
@@ -180,6 +199,28 @@ impl Running {
         };
         self.controls.tell(connection, &told);
         None
+    }
+
+    fn pause(&mut self, connection: u32) {
+        let told = match self.vm.pause(self.home.as_ref()) {
+            Ok(()) => FromVmm::Paused,
+            Err(error) => {
+                log::warn!("not paused: {error}");
+                FromVmm::PauseFailed { message: error.to_string() }
+            }
+        };
+        self.controls.tell(connection, &told);
+    }
+
+    fn resume(&mut self, connection: u32) {
+        let told = match self.vm.resume(self.home.as_ref()) {
+            Ok(()) => FromVmm::Resumed,
+            Err(error) => {
+                log::warn!("not resumed: {error}");
+                FromVmm::PauseFailed { message: error.to_string() }
+            }
+        };
+        self.controls.tell(connection, &told);
     }
 
     /// A restart asked for after a panic is the panic's doing.

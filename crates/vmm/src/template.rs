@@ -35,7 +35,7 @@ const NOT_LOADED: &str = "the template has not loaded yet";
 #[derive(Debug)]
 pub(crate) struct Template {
     pub(crate) kvm: Arc<Kvm>,
-    pub(crate) frozen: Frozen,
+    pub(crate) frozen: Arc<Frozen>,
     pub(crate) vcpus: Vec<ReadyVcpu>,
     pub(crate) ram: GuestRam,
     pub(crate) disks: Vec<Base>,
@@ -77,7 +77,7 @@ pub(crate) fn keep(template: Option<Template>, listener: OwnedFd) -> Result<(), 
                         };
                     }
                 },
-                Source::Asker | Source::Events | Source::Queue { .. } | Source::Host { .. } => {}
+                Source::Asker | Source::Orders | Source::Events | Source::Queue { .. } | Source::Host { .. } => {}
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use kvm_bindings::kvm_cpuid_entry2;
 use kvm_ioctls::{VcpuExit, VcpuFd};
@@ -13,6 +14,9 @@ use crate::parking::Parking;
 use crate::ports::Ending;
 use crate::sys::kick::Kickable;
 use crate::x86::vcpu_state::VcpuStateV1;
+
+/// From here on a pause is one that a guest's watchdogs could notice.
+const NOTICEABLE: Duration = Duration::from_secs(1);
 
 /// What all vCPUs of a VM share.
 #[derive(Clone, Debug)]
@@ -54,7 +58,11 @@ fn run(vcpu: &mut Vcpu, id: usize, around: &Surroundings) -> Result<Event, Strin
             if let Some(ending) = settle(vcpu, &around.bus)? {
                 return Ok(Event::Ended(ending));
             }
+            let stopped = Instant::now();
             around.parking.stop_here(id, || VcpuStateV1::capture(vcpu, cpuid, &around.msr_indices));
+            if stopped.elapsed() > NOTICEABLE {
+                excuse(vcpu);
+            }
         }
         match once(vcpu, &around.bus)? {
             Ran::Answered => {}
@@ -62,6 +70,13 @@ fn run(vcpu: &mut Vcpu, id: usize, around: &Surroundings) -> Result<Event, Strin
             Ran::Interrupted => vcpu.set_kvm_immediate_exit(0),
             Ran::Ended(ending) => return Ok(Event::Ended(ending)),
         }
+    }
+}
+
+/// Has the guest's clock say that it was stopped, so that its watchdogs do not take the pause for a hang.
+fn excuse(vcpu: &VcpuFd) {
+    if let Err(error) = vcpu.kvmclock_ctrl() {
+        log::debug!("the guest was not told of its pause: {error}");
     }
 }
 

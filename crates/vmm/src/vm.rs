@@ -15,7 +15,7 @@ use crate::bus::{Bus, lock};
 use crate::console::ConsoleLog;
 use crate::devices::{Devices, Disk, Parts};
 use crate::events::Events;
-use crate::frozen::{DiskKind, ShapeV1};
+use crate::frozen::{DiskKind, Frozen, ShapeV1};
 use crate::layout::{IRQ_GENERATION, IRQ_POWER_BUTTON, IRQ_SERIAL};
 use crate::memory::{self, GuestRam};
 use crate::parking::Parking;
@@ -45,6 +45,8 @@ pub(crate) struct Vm {
     pub(crate) threads: Vec<JoinHandle<()>>,
     /// Which MSRs are part of a vCPU's state.
     pub(crate) msr_indices: Arc<[u32]>,
+    /// What it is, for as long as it is paused.
+    pub(crate) paused: Option<Arc<Frozen>>,
 }
 
 impl Vm {
@@ -170,7 +172,7 @@ impl Assembled {
         let start = |(vcpu, id)| vcpu::start(id, vcpu, around.clone()).map_err(host_error("a vCPU thread"));
         let threads = vcpus.into_iter().zip(0..).map(start).collect::<Result<_, _>>()?;
         let Self { kvm, fd, shape, ram, wired: devices, disks, .. } = self;
-        Ok(Vm { kvm, fd, shape, ram, devices, disks, tops, bus, parking, threads, msr_indices })
+        Ok(Vm { kvm, fd, shape, ram, devices, disks, tops, bus, parking, threads, msr_indices, paused: None })
     }
 }
 

@@ -23,12 +23,12 @@ use types::{Dirs, Tag};
 use crate::fork::Children;
 
 /// Branches a child under a name of the test's.
-fn take(child: &Child, tag: &Tag, dirs: &Dirs) -> Result<Branch> {
+pub(crate) fn take(child: &Child, tag: &Tag, dirs: &Dirs) -> Result<Branch> {
     Ok(branch(BranchSpec { child: child.clone(), tag: tag.clone(), extent: Extent::Diff }, dirs)?)
 }
 
 /// One child of a tag.
-fn one(tag: &Tag, dirs: &Dirs) -> Result<Children> {
+pub(crate) fn one(tag: &Tag, dirs: &Dirs) -> Result<Children> {
     Children::fork_in(dirs, tag, 1, Lifetime::Connection)
 }
 

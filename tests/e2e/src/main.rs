@@ -18,6 +18,7 @@ mod exec;
 mod faults;
 mod fork;
 mod host;
+mod inhabit;
 mod inside;
 mod machine_life;
 mod network;
@@ -52,6 +53,7 @@ const VM_TESTS: &[&[Test]] = &[
     fork::damage::TESTS,
     fork::stored::TESTS,
     branch::source::TESTS,
+    inhabit::TESTS,
     branch::keeping::TESTS,
 ];
 /// The same, but each alone: they take all there is, or would take for theirs what others leave.

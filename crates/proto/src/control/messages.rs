@@ -39,6 +39,12 @@ pub enum ToVmm {
     /// memory layers of the parent, lowest first. Answer: [`FromVmm::Forked`] with the writer, and by the writer, on the
     /// same connection, [`FromVmm::Written`] or [`FromVmm::WriteFailed`].
     Write(WriteSpec),
+    /// To a running VM: stops its vCPUs, and its devices with them, until it is told to go on. It can be branched and ended
+    /// meanwhile. While it is so, there is a file `paused` in its directory, if it has one. Answer: [`FromVmm::Paused`],
+    /// also when it was so already, or [`FromVmm::PauseFailed`].
+    Pause,
+    /// To a VM that is paused: goes on. Answer: [`FromVmm::Resumed`], also when it ran already, or [`FromVmm::PauseFailed`].
+    Resume,
     /// Presses the power button: the guest shuts itself down.
     PowerButton,
     /// Ends the VM at once.
@@ -84,6 +90,15 @@ pub enum FromVmm {
     },
     /// There is no template; the VM runs on.
     BranchFailed {
+        /// What a person should read.
+        message: String,
+    },
+    /// The VM does not run until it is told to.
+    Paused,
+    /// The VM runs.
+    Resumed,
+    /// The VM is as it was.
+    PauseFailed {
         /// What a person should read.
         message: String,
     },
