@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Test;
 use crate::host::Host;
-use crate::world::{Traces, nothing_left, vmms_of, wait_until};
+use crate::world::{Traces, vmms_of, wait_until};
 
 pub(crate) const TESTS: &[Test] = &[
     ("faults::impossible_sizes_are_refused", impossible_sizes_are_refused),
@@ -185,11 +185,12 @@ fn a_killed_vmm_is_told(host: &Host) -> Result<()> {
 }
 
 fn an_interrupt_ends_the_command(host: &Host) -> Result<()> {
-    let before = Traces::now(host)?;
     let (child, vmm) = sleeping(host)?;
+    let traces = Traces::of(vmm)?;
+    ensure!(traces.has_tap() && !traces.are_gone(), "{traces:?}");
     signal(child.id(), Signal::INT)?;
     let output = child.wait_with_output()?;
     ensure!(output.status.code() == Some(130), "{:?}", output.status);
     wait_until("the VMM's end", END_LIMIT, || !Path::new(&format!("/proc/{vmm}")).exists())?;
-    wait_until("a tidy host", END_LIMIT, || nothing_left(&before, host).is_ok())
+    wait_until("a tidy host", END_LIMIT, || traces.are_gone())
 }
