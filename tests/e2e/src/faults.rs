@@ -115,7 +115,7 @@ fn a_full_disk_reaches_the_guest_as_an_error(host: &Host) -> Result<()> {
     rustix::mount::mount("tmpfs", home.path(), "tmpfs", MountFlags::empty(), Some(c"size=16m"))?;
     let mut command = host.forkd_run();
     command.env("FORKD_HOME", home.path()).args(["--", "dd", "if=/dev/urandom", "of=/big", "bs=1M", "count=64"]);
-    command.arg("conv=fsync");
+    command.arg("oflag=direct");
     let output = command.output();
     rustix::mount::unmount(home.path(), UnmountFlags::DETACH)?;
     let output = output?;

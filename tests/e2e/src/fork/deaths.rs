@@ -170,7 +170,7 @@ fn disk_full(host: &Host) -> Result<()> {
     for child in others {
         child.sh("echo before > /etc/whose && sync")?;
     }
-    let output = greedy.output(&shell("dd if=/dev/urandom of=/big bs=1M count=64 conv=fsync"), &[])?;
+    let output = greedy.output(&shell("dd if=/dev/urandom of=/big bs=1M count=64 oflag=direct"), &[])?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.shell_code() == 1, "{:?}: {said}", output.status);
     ensure!(said.contains("Input/output error") || said.contains("Read-only file system"), "{said}");

@@ -1,0 +1,34 @@
+"""forkd: fork warm microVMs, run code in them, branch them while they run.
+
+:class:`Sandbox` is one VM as one works with it; :class:`Controller` is the daemon, verb by verb. Both have siblings for
+programs that do not wait: :class:`AsyncSandbox` and :class:`AsyncController`.
+"""
+
+from .async_controller import AsyncController
+from .async_sandbox import AsyncSandbox
+from .controller import Controller
+from .errors import CommandError, ControllerError, EvalError, ForkdError
+from .models import BranchMode, CommandResult, EvalResult, Event, Exit, FileInfo, Output, ProcessInfo, Started
+from .sandbox import Process, Sandbox
+
+__version__ = "0.6.0"
+__all__ = [
+    "AsyncController",
+    "AsyncSandbox",
+    "BranchMode",
+    "CommandError",
+    "CommandResult",
+    "Controller",
+    "ControllerError",
+    "EvalError",
+    "EvalResult",
+    "Event",
+    "Exit",
+    "FileInfo",
+    "ForkdError",
+    "Output",
+    "Process",
+    "ProcessInfo",
+    "Sandbox",
+    "Started",
+]

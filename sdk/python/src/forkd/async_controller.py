@@ -1,0 +1,165 @@
+"""The daemon's verbs for programs that do not wait: :class:`forkd.Controller`, awaited."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from . import calls
+from .controller import branch_fields, spawn_fields
+from .models import BranchMode, Event
+from .transport import AsyncTransport
+
+Json = dict[str, Any]
+
+
+class AsyncController:
+    """A client of the daemon; see :class:`forkd.Controller`."""
+
+    def __init__(self, base_url: str | None = None, token: str | None = None, timeout: float = 60.0) -> None:
+        self._transport = AsyncTransport(base_url, token, timeout)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def __aenter__(self) -> AsyncController:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def version(self) -> Json:
+        return await self._transport.carry_out(calls.version())
+
+    # Snapshots
+
+    async def list_snapshots(self) -> list[Json]:
+        return await self._transport.carry_out(calls.list_snapshots())
+
+    async def create_snapshot(self, tag: str, **fields: Any) -> Json:
+        """Boots a VM, warms it up and keeps it: ``recipe``, or ``kernel`` and ``rootfs``; ``vcpus``, ``memory_mib``."""
+        return await self._transport.carry_out(calls.create_snapshot(tag, fields))
+
+    async def snapshot_info(self, tag: str) -> Json:
+        return await self._transport.carry_out(calls.snapshot_info(tag))
+
+    async def compact_snapshot(self, tag: str, to: str) -> Json:
+        return await self._transport.carry_out(calls.compact_snapshot(tag, to))
+
+    async def delete_snapshot(self, tag: str, *, cascade: bool = False, force: bool = False) -> None:
+        await self._transport.carry_out(calls.delete_snapshot(tag, cascade, force))
+
+    # Sandboxes
+
+    async def spawn_sandboxes(
+        self,
+        snapshot_tag: str,
+        n: int = 1,
+        per_child_netns: bool = False,
+        memory_limit_mib: int | None = None,
+        prewarm: bool = False,
+        live_fork: bool = False,
+        hugepages: bool = False,
+        *,
+        ttl_secs: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        per_child: Sequence[Json] | None = None,
+        idempotency_key: str | None = None,
+    ) -> list[Json]:
+        """Forks ``n`` children of a snapshot; all of them are ready, or there is an error and none."""
+        fields = spawn_fields(
+            per_child_netns, memory_limit_mib, prewarm, live_fork, hugepages, ttl_secs, labels, env, per_child
+        )
+        return await self._transport.carry_out(calls.spawn(snapshot_tag, n, fields, idempotency_key))
+
+    async def list_sandboxes(
+        self,
+        *,
+        snapshot_tag: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        status: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> list[Json]:
+        label = None if labels is None else [f"{name}={value}" for name, value in labels.items()]
+        query = calls.known(snapshot_tag=snapshot_tag, label=label, status=status, limit=limit, cursor=cursor)
+        return await self._transport.carry_out(calls.list_sandboxes(query))
+
+    async def get_sandbox(self, sandbox_id: str) -> Json:
+        return await self._transport.carry_out(calls.get_sandbox(sandbox_id))
+
+    async def kill_sandbox(self, sandbox_id: str) -> None:
+        await self._transport.carry_out(calls.kill_sandbox(sandbox_id))
+
+    async def renew_sandbox(self, sandbox_id: str, ttl_secs: int | None) -> Json:
+        """Lets it live so much longer from now on, or until it is killed."""
+        return await self._transport.carry_out(calls.update_sandbox(sandbox_id, {"ttl_secs": ttl_secs}))
+
+    async def label_sandbox(self, sandbox_id: str, labels: Mapping[str, str]) -> Json:
+        return await self._transport.carry_out(calls.update_sandbox(sandbox_id, {"labels": dict(labels)}))
+
+    async def pause_sandbox(self, sandbox_id: str) -> Json:
+        return await self._transport.carry_out(calls.act(sandbox_id, "pause"))
+
+    async def resume_sandbox(self, sandbox_id: str) -> Json:
+        return await self._transport.carry_out(calls.act(sandbox_id, "resume"))
+
+    async def ping_sandbox(self, sandbox_id: str) -> Json:
+        return await self._transport.carry_out(calls.act(sandbox_id, "ping"))
+
+    async def branch_sandbox(
+        self,
+        sandbox_id: str,
+        tag: str | None = None,
+        diff: bool = False,
+        measure_diff: bool = False,
+        mode: BranchMode | None = None,
+        wait: bool = True,
+    ) -> Json:
+        """Takes a snapshot of a sandbox that runs on. With ``wait=False`` it is written later."""
+        return await self._transport.carry_out(
+            calls.branch(sandbox_id, branch_fields(tag, diff, measure_diff, mode, wait))
+        )
+
+    async def exec_command(self, sandbox_id: str, args: Sequence[str], timeout_secs: int = 30, **fields: Any) -> Json:
+        """Runs a program to its end: ``stdin``, ``env``, ``cwd`` and ``user`` may be said."""
+        return await self._transport.carry_out(calls.execute(sandbox_id, list(args), timeout_secs, fields))
+
+    async def eval_code(self, sandbox_id: str, code: str, timeout_secs: int | None = None) -> Json:
+        return await self._transport.carry_out(calls.evaluate(sandbox_id, code, timeout_secs))
+
+    # Workspaces
+
+    async def list_workspaces(self) -> list[Json]:
+        return list(await self._transport.carry_out(calls.workspace("GET", None, None, None)))
+
+    async def get_workspace(self, name: str) -> Json:
+        return dict(await self._transport.carry_out(calls.workspace("GET", name, None, None)))
+
+    async def create_workspace(self, name: str, snapshot_tag: str, **fields: Any) -> Json:
+        body = {"name": name, "snapshot_tag": snapshot_tag, **calls.known(**fields)}
+        return dict(await self._transport.carry_out(calls.workspace("POST", None, None, body)))
+
+    async def suspend_workspace(self, name: str, diff: bool = False) -> Json:
+        return dict(await self._transport.carry_out(calls.workspace("POST", name, "suspend", {"diff": diff})))
+
+    async def resume_workspace(self, name: str) -> Json:
+        return dict(await self._transport.carry_out(calls.workspace("POST", name, "resume", {})))
+
+    async def delete_workspace(self, name: str) -> None:
+        await self._transport.carry_out(calls.workspace("DELETE", name, None, None))
+
+    # Everything
+
+    async def tree(self) -> Json:
+        """Which snapshot and which sandbox came from which."""
+        return await self._transport.carry_out(calls.tree())
+
+    async def events(self, since: int | None = None) -> AsyncIterator[Event]:
+        """Everything that changes, as it does; ``since`` an event's id replays what came after it."""
+        async for number, name, data in self._transport.events(calls.events(since)):
+            yield Event(int(number or data.get("id", 0)), name, data)

@@ -1,0 +1,194 @@
+"""The daemon's verbs, one method each. Answers are what the daemon sends, as dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from . import calls
+from .models import BranchMode, Event
+from .transport import Transport
+
+Json = dict[str, Any]
+
+
+def branch_fields(tag: str | None, diff: bool, measure_diff: bool, mode: BranchMode | None, wait: bool) -> Json:
+    """The newer ``mode`` wins over the older flags."""
+    older = {} if mode is not None else calls.known(diff=diff or None, measure_diff=measure_diff or None)
+    return {**calls.known(tag=tag, mode=mode), **older, **({} if wait else {"wait": False})}
+
+
+def spawn_fields(
+    per_child_netns: bool,
+    memory_limit_mib: int | None,
+    prewarm: bool,
+    live_fork: bool,
+    hugepages: bool,
+    ttl_secs: int | None,
+    labels: Mapping[str, str] | None,
+    env: Mapping[str, str] | None,
+    per_child: Sequence[Json] | None,
+) -> Json:
+    flags = {"per_child_netns": per_child_netns, "prewarm": prewarm, "live_fork": live_fork, "hugepages": hugepages}
+    return {
+        **{name: True for name, said in flags.items() if said},
+        "memory_limit_mib": memory_limit_mib,
+        "ttl_secs": ttl_secs,
+        "labels": None if labels is None else dict(labels),
+        "env": None if env is None else dict(env),
+        "per_child": None if per_child is None else list(per_child),
+    }
+
+
+class Controller:
+    """A client of the daemon.
+
+    ``base_url`` and ``token`` come from ``FORKD_URL`` and ``FORKD_TOKEN`` unless they are said; ``unix:///PATH`` is a
+    daemon on a unix socket.
+    """
+
+    def __init__(self, base_url: str | None = None, token: str | None = None, timeout: float = 60.0) -> None:
+        self._transport = Transport(base_url, token, timeout)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def __enter__(self) -> Controller:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def version(self) -> Json:
+        return self._transport.carry_out(calls.version())
+
+    # Snapshots
+
+    def list_snapshots(self) -> list[Json]:
+        return self._transport.carry_out(calls.list_snapshots())
+
+    def create_snapshot(self, tag: str, **fields: Any) -> Json:
+        """Boots a VM, warms it up and keeps it: ``recipe``, or ``kernel`` and ``rootfs``; ``vcpus``, ``memory_mib``."""
+        return self._transport.carry_out(calls.create_snapshot(tag, fields))
+
+    def snapshot_info(self, tag: str) -> Json:
+        return self._transport.carry_out(calls.snapshot_info(tag))
+
+    def compact_snapshot(self, tag: str, to: str) -> Json:
+        return self._transport.carry_out(calls.compact_snapshot(tag, to))
+
+    def delete_snapshot(self, tag: str, *, cascade: bool = False, force: bool = False) -> None:
+        self._transport.carry_out(calls.delete_snapshot(tag, cascade, force))
+
+    # Sandboxes
+
+    def spawn_sandboxes(
+        self,
+        snapshot_tag: str,
+        n: int = 1,
+        per_child_netns: bool = False,
+        memory_limit_mib: int | None = None,
+        prewarm: bool = False,
+        live_fork: bool = False,
+        hugepages: bool = False,
+        *,
+        ttl_secs: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        per_child: Sequence[Json] | None = None,
+        idempotency_key: str | None = None,
+    ) -> list[Json]:
+        """Forks ``n`` children of a snapshot; all of them are ready, or there is an error and none."""
+        fields = spawn_fields(
+            per_child_netns, memory_limit_mib, prewarm, live_fork, hugepages, ttl_secs, labels, env, per_child
+        )
+        return self._transport.carry_out(calls.spawn(snapshot_tag, n, fields, idempotency_key))
+
+    def list_sandboxes(
+        self,
+        *,
+        snapshot_tag: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        status: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> list[Json]:
+        label = None if labels is None else [f"{name}={value}" for name, value in labels.items()]
+        query = calls.known(snapshot_tag=snapshot_tag, label=label, status=status, limit=limit, cursor=cursor)
+        return self._transport.carry_out(calls.list_sandboxes(query))
+
+    def get_sandbox(self, sandbox_id: str) -> Json:
+        return self._transport.carry_out(calls.get_sandbox(sandbox_id))
+
+    def kill_sandbox(self, sandbox_id: str) -> None:
+        self._transport.carry_out(calls.kill_sandbox(sandbox_id))
+
+    def renew_sandbox(self, sandbox_id: str, ttl_secs: int | None) -> Json:
+        """Lets it live so much longer from now on, or until it is killed."""
+        return self._transport.carry_out(calls.update_sandbox(sandbox_id, {"ttl_secs": ttl_secs}))
+
+    def label_sandbox(self, sandbox_id: str, labels: Mapping[str, str]) -> Json:
+        return self._transport.carry_out(calls.update_sandbox(sandbox_id, {"labels": dict(labels)}))
+
+    def pause_sandbox(self, sandbox_id: str) -> Json:
+        return self._transport.carry_out(calls.act(sandbox_id, "pause"))
+
+    def resume_sandbox(self, sandbox_id: str) -> Json:
+        return self._transport.carry_out(calls.act(sandbox_id, "resume"))
+
+    def ping_sandbox(self, sandbox_id: str) -> Json:
+        return self._transport.carry_out(calls.act(sandbox_id, "ping"))
+
+    def branch_sandbox(
+        self,
+        sandbox_id: str,
+        tag: str | None = None,
+        diff: bool = False,
+        measure_diff: bool = False,
+        mode: BranchMode | None = None,
+        wait: bool = True,
+    ) -> Json:
+        """Takes a snapshot of a sandbox that runs on. With ``wait=False`` it is written later."""
+        return self._transport.carry_out(calls.branch(sandbox_id, branch_fields(tag, diff, measure_diff, mode, wait)))
+
+    def exec_command(self, sandbox_id: str, args: Sequence[str], timeout_secs: int = 30, **fields: Any) -> Json:
+        """Runs a program to its end: ``stdin``, ``env``, ``cwd`` and ``user`` may be said."""
+        return self._transport.carry_out(calls.execute(sandbox_id, list(args), timeout_secs, fields))
+
+    def eval_code(self, sandbox_id: str, code: str, timeout_secs: int | None = None) -> Json:
+        return self._transport.carry_out(calls.evaluate(sandbox_id, code, timeout_secs))
+
+    # Workspaces
+
+    def list_workspaces(self) -> list[Json]:
+        return list(self._transport.carry_out(calls.workspace("GET", None, None, None)))
+
+    def get_workspace(self, name: str) -> Json:
+        return dict(self._transport.carry_out(calls.workspace("GET", name, None, None)))
+
+    def create_workspace(self, name: str, snapshot_tag: str, **fields: Any) -> Json:
+        body = {"name": name, "snapshot_tag": snapshot_tag, **calls.known(**fields)}
+        return dict(self._transport.carry_out(calls.workspace("POST", None, None, body)))
+
+    def suspend_workspace(self, name: str, diff: bool = False) -> Json:
+        return dict(self._transport.carry_out(calls.workspace("POST", name, "suspend", {"diff": diff})))
+
+    def resume_workspace(self, name: str) -> Json:
+        return dict(self._transport.carry_out(calls.workspace("POST", name, "resume", {})))
+
+    def delete_workspace(self, name: str) -> None:
+        self._transport.carry_out(calls.workspace("DELETE", name, None, None))
+
+    # Everything
+
+    def tree(self) -> Json:
+        """Which snapshot and which sandbox came from which."""
+        return self._transport.carry_out(calls.tree())
+
+    def events(self, since: int | None = None) -> Iterator[Event]:
+        """Everything that changes, as it does; ``since`` an event's id replays what came after it."""
+        for number, name, data in self._transport.events(calls.events(since)):
+            yield Event(int(number or data.get("id", 0)), name, data)
