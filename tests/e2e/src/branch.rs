@@ -5,11 +5,15 @@
 //! torn        many branches of it while it runs
 //! source      what the branched sandbox notices
 //! chain       branches of branches, and what each of them stores
-//! packs       to another store and back to life
+//! packs       to another store and back to life, over a server
+//! hub         that server
+//! full        a disk that is full while something is stored
 //! keeping     forks of what is still being written, and who dies meanwhile
 //! ```
 
 pub(crate) mod chain;
+pub(crate) mod full;
+mod hub;
 pub(crate) mod keeping;
 pub(crate) mod packs;
 pub(crate) mod source;

@@ -17,6 +17,7 @@ use types::progress::Silent;
 use types::{Dirs, GuestMemorySize, Tag, VcpuCount};
 
 use crate::fork::{Parent, Parents};
+use crate::tiny;
 
 /// Set inside the emulated host, where nothing can be built: what came in, by name.
 pub(crate) const INSIDE: &str = "FORKD_E2E_INSIDE";
@@ -31,6 +32,7 @@ pub(crate) struct Artifacts {
     pub(crate) initramfs: PathBuf,
     pub(crate) debian: PathBuf,
     pub(crate) python: PathBuf,
+    pub(crate) tiny: PathBuf,
 }
 
 impl Artifacts {
@@ -41,7 +43,9 @@ impl Artifacts {
         let kernel = guest_kernel(None, dirs, &Silent).context("the guest kernel")?;
         let agent = Program::Agent.find()?;
         let initramfs = Initramfs { agent: &agent, kernel: &kernel, purpose: Purpose::Guest }.cached(dirs, &Silent)?;
-        Ok(Self { debian: image("debian")?, python: image("python-numpy")?, initramfs, kernel: kernel.image })
+        let debian = image("debian")?;
+        let tiny = tiny::image(&debian, dirs)?;
+        Ok(Self { debian, python: image("python-numpy")?, tiny, initramfs, kernel: kernel.image })
     }
 }
 
@@ -62,12 +66,15 @@ impl Host {
     pub(crate) fn inside() -> Result<Option<Self>> {
         let Some(paths) = std::env::var_os(INSIDE) else { return Ok(None) };
         let paths: Vec<PathBuf> = std::env::split_paths(&paths).collect();
-        let [forkd, kernel, initramfs, debian, python] = &paths[..] else { bail!("{INSIDE} names not five files") };
+        let [forkd, kernel, initramfs, debian, python, tiny] = &paths[..] else {
+            bail!("{INSIDE} names not six files")
+        };
         let artifacts = Artifacts {
             kernel: kernel.clone(),
             initramfs: initramfs.clone(),
             debian: debian.clone(),
             python: python.clone(),
+            tiny: tiny.clone(),
         };
         let dirs = Dirs::from_env()?;
         let place = place(&dirs)?;

@@ -14,7 +14,7 @@ use session::Event;
 use types::Dirs;
 use types::progress::Silent;
 
-use crate::host::{Host, INSIDE};
+use crate::host::{Artifacts, Host, INSIDE};
 
 /// How long the VM tests may take inside; they take some minutes.
 const PATIENCE: Duration = Duration::from_secs(1500);
@@ -45,8 +45,8 @@ fn run_once(host: &Host) -> Result<bool> {
     let machine = machine::start(&host.dirs, &Program::Agent.find()?, &Silent).context("the emulated host")?;
     let artifacts = &host.artifacts;
     let tests = std::env::current_exe()?;
-    let files =
-        [&tests, &vmm, &host.forkd, &artifacts.kernel, &artifacts.initramfs, &artifacts.debian, &artifacts.python];
+    let Artifacts { kernel, initramfs, debian, python, tiny } = artifacts;
+    let files = [&tests, &vmm, &host.forkd, kernel, initramfs, debian, python, tiny];
     let pushes: Vec<Push> = files.iter().map(|file| push(file)).collect();
     let pushed = machine.push(&pushes, &Silent).context("pushing into the emulated host")?;
     let text = |path: &PathBuf| path.to_string_lossy().into_owned();

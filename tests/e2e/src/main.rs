@@ -23,7 +23,9 @@ mod inside;
 mod machine_life;
 mod network;
 mod passed;
+mod small_disk;
 mod spawn_budget;
+mod tiny;
 mod world;
 
 use std::process::ExitCode;
@@ -55,6 +57,7 @@ const VM_TESTS: &[&[Test]] = &[
     branch::source::TESTS,
     inhabit::TESTS,
     branch::keeping::TESTS,
+    branch::full::TESTS,
 ];
 /// The same, but each alone: they take all there is, or would take for theirs what others leave.
 const LONE_TESTS: &[&[Test]] = &[

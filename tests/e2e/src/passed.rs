@@ -24,8 +24,8 @@ impl Passed {
             hasher.update(fs::read(program).with_context(|| program.display().to_string())?);
         }
         // These are named after what they are made of.
-        let Artifacts { kernel, initramfs, debian, python } = &host.artifacts;
-        for artifact in [kernel, initramfs, debian, python] {
+        let Artifacts { kernel, initramfs, debian, python, tiny } = &host.artifacts;
+        for artifact in [kernel, initramfs, debian, python, tiny] {
             hasher.update(format!("{}\n{}\n", artifact.display(), fs::metadata(artifact)?.len()));
         }
         let fingerprint = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();

@@ -82,6 +82,10 @@ fn packages_stack(host: &Host) -> Result<()> {
     let failing = run(host, &["snapshot-diff", "--from", below.as_str(), "--tag", "e2e-never", "--exec", "false"])?;
     ensure!(failing.status.code() == Some(1), "{failing:?}");
     ensure!(!forkd(host, &["images"])?.contains("e2e-never"));
+    // A name that is taken is refused before anything runs: the command would have failed.
+    let taken = run(host, &["snapshot-diff", "--from", below.as_str(), "--tag", below.as_str(), "--exec", "false"])?;
+    let words = String::from_utf8_lossy(&taken.stderr);
+    ensure!(taken.status.code() == Some(1) && words.contains("exists"), "{words}");
     Ok(())
 }
 

@@ -1,61 +1,131 @@
-//! A snapshot travels: packed with its ancestors and its disk, and forked from another store.
+//! A snapshot travels: pushed with its ancestors and its disk, and forked from another store. What goes wrong on the way is
+//! told, and changes nothing.
 
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use engine::{Lifetime, stop_template};
+use anyhow::{Context, Result, ensure};
+use engine::{Collected, Garbage, Lifetime, Store, stop_template};
 use types::{Dirs, Tag};
 
+use super::hub::{Hub, PACKAGE};
 use super::{Taken, take};
 use crate::Test;
 use crate::fork::{Children, Parent};
 use crate::host::{Host, Sh};
+use crate::small_disk::SmallDisk;
+use crate::world::{names, wait_until};
 
 pub(crate) const TESTS: &[Test] = &[("branch::packs_travel", packs_travel)];
 
+const LIMIT: Duration = Duration::from_secs(60);
+/// No room for a pack.
+const LITTLE: u64 = 2 << 20;
+/// Room for many.
+const MUCH: u64 = 512 << 20;
+
+/// The place a snapshot travels to.
+struct Elsewhere<'h> {
+    host: &'h Host,
+    home: &'h Path,
+    dirs: Dirs,
+    disk: SmallDisk,
+}
+
+impl Elsewhere<'_> {
+    /// The user's binary there.
+    fn forkd(&self, words: &[&str]) -> Command {
+        let mut command = self.host.forkd();
+        command.args(words).env("FORKD_HOME", self.home).env_remove("FORKD_HUB_URL");
+        command
+    }
+
+    /// It must work.
+    fn done(&self, words: &[&str]) -> Result<()> {
+        let output = self.forkd(words).output()?;
+        ensure!(output.status.success(), "forkd {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
+    /// It must fail, say this, and leave nothing.
+    fn refused(&self, output: &Output, words: &str) -> Result<()> {
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(1) && said.contains(words), "it did not say `{words}` but: {said}");
+        let store = Store::new(&self.dirs);
+        ensure!(store.list()?.is_empty(), "{:?} is left", store.list()?);
+        let garbage = store.gc(Garbage::Count)?;
+        ensure!(garbage == Collected::default(), "{garbage:?} is left");
+        Ok(())
+    }
+}
+
 fn packs_travel(host: &Host) -> Result<()> {
-    let (mut taken, children) = (Taken::new(&host.dirs), Children::fork(host, Parent::Plain, 1)?);
+    let (mut taken, children) = (Taken::new(&host.dirs), Children::fork(host, Parent::Tiny, 1)?);
     children[0].sh("echo travelled > /root/mark; sync; echo remembered > /run/mark")?;
-    let tag: Tag = "e2e-packed".parse()?;
+    let (tag, hub): (Tag, _) = ("e2e-packed".parse()?, Hub::open()?);
     taken.keep(take(&children[0], &tag, &host.dirs)?)?;
     drop(children);
-    let elsewhere = tempfile::tempdir_in(&host.dirs.cache)?;
-    let pack = elsewhere.path().join("pack.tar.zst");
-    run(host.forkd().args(["pack", "--tag", tag.as_str(), "-o"]).arg(&pack))?;
-    let dirs = Dirs::under(elsewhere.path());
-    // What is damaged is refused, and leaves nothing.
-    let damaged = elsewhere.path().join("damaged.tar.zst");
-    damage(&pack, &damaged)?;
-    let refused = there(host, elsewhere.path()).arg("unpack").arg(&damaged).output()?;
-    ensure!(refused.status.code() == Some(1), "{refused:?}");
-    ensure!(engine::Store::new(&dirs).list()?.is_empty(), "something is left of a refused pack");
-    run(there(host, elsewhere.path()).arg("unpack").arg(&pack))?;
-    run(there(host, elsewhere.path()).arg("verify"))?;
-    let arrived = Children::fork_in(&dirs, &tag, 1, Lifetime::Connection)?;
+    let pushed = host.forkd().args(["push", &hub.url("pack"), "--tag", tag.as_str(), "--quiet"]).output()?;
+    ensure!(pushed.status.success(), "{}", String::from_utf8_lossy(&pushed.stderr));
+    let home = tempfile::tempdir_in(&host.dirs.cache)?;
+    let dirs = Dirs::under(home.path());
+    let disk = SmallDisk::mount(dirs.data.clone(), MUCH)?;
+    let there = Elsewhere { host, home: home.path(), dirs, disk };
+    bad_packs_are_refused(&there, &hub)?;
+    full_disks_are_told_of(&there, &hub)?;
+    let registry = hub.url("registry.json");
+    there.done(&["pull", PACKAGE, "--hub", &registry])?;
+    there.done(&["verify"])?;
+    ensure!(names(&there.dirs.cache.join("packs")).is_empty(), "what was downloaded is left");
+    let arrived = Children::fork_in(&there.dirs, &tag, 1, Lifetime::Connection)?;
     ensure!(arrived[0].sh("cat /root/mark /run/mark")? == "travelled\nremembered");
     drop(arrived);
-    stop_template(&tag, &dirs)?;
+    stop_template(&tag, &there.dirs)?;
     Ok(())
 }
 
-/// The user's binary where everything is below another directory.
-fn there(host: &Host, home: &Path) -> Command {
-    let mut command = host.forkd();
-    command.env("FORKD_HOME", home);
-    command
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.output()?;
-    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
-}
-
-/// A copy with one bit flipped in the middle.
-fn damage(pack: &Path, to: &Path) -> Result<()> {
-    let mut bytes = std::fs::read(pack)?;
+/// One with a flipped bit, and one that is not what the hub lists.
+fn bad_packs_are_refused(there: &Elsewhere<'_>, hub: &Hub) -> Result<()> {
+    let damaged = there.home.join("damaged.tar.zst");
+    let mut bytes = hub.shelf().pack.clone();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
-    Ok(std::fs::write(to, bytes)?)
+    std::fs::write(&damaged, bytes)?;
+    there.refused(&there.forkd(&["unpack", "--quiet"]).arg(&damaged).output()?, "error")?;
+    hub.shelf().wrong_sum = Some("0".repeat(64));
+    there.refused(&there.forkd(&["pull", PACKAGE, "--hub", &hub.url("registry.json")]).output()?, "its SHA-256 is")?;
+    hub.shelf().wrong_sum = None;
+    Ok(())
+}
+
+/// One that is too small from the start, and one that others fill meanwhile.
+fn full_disks_are_told_of(there: &Elsewhere<'_>, hub: &Hub) -> Result<()> {
+    there.disk.grow(LITTLE)?;
+    hub.shelf().begun_at.clear();
+    hub.shelf().hangs_up = true;
+    there.refused(&there.forkd(&["pull", PACKAGE, "--hub", &hub.url("registry.json")]).output()?, "make room")?;
+    let (total, begun) = {
+        let shelf = hub.shelf();
+        (shelf.pack.len(), shelf.begun_at.clone())
+    };
+    ensure!(begun == [0, total / 2], "the downloads of {total} bytes began at {begun:?}");
+    there.disk.grow(MUCH)?;
+    let mut command = there.forkd(&["unpack", "--quiet", "-"]);
+    let mut unpacking = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (mut pipe, pack) = (unpacking.stdin.take().context("a pipe")?, hub.shelf().pack.clone());
+    let (first, rest) = pack.split_at(pack.len() / 2);
+    pipe.write_all(first)?;
+    let begun =
+        || names(Store::new(&there.dirs).dir()).iter().any(|name| name.to_string_lossy().starts_with(".staging"));
+    wait_until("the first of it on the disk", LIMIT, begun)?;
+    let filler = there.disk.fill()?;
+    // Whoever has no room hangs up.
+    if let Err(error) = pipe.write_all(rest) {
+        ensure!(error.kind() == std::io::ErrorKind::BrokenPipe, "{error}");
+    }
+    drop(pipe);
+    there.refused(&unpacking.wait_with_output()?, "No space left on device")?;
+    Ok(std::fs::remove_file(filler)?)
 }

@@ -1,15 +1,10 @@
 //! What dies does so alone: a template, some children, a disk. The rest goes on, and nothing is left of the dead.
 
-#![expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
-
-use std::fs;
-use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use engine::{find, kill_many, list, sweep};
-use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
 use serde_json::Value;
 use types::Dirs;
@@ -20,6 +15,7 @@ use super::own::{Own, lives};
 use crate::Test;
 use crate::faults::signal;
 use crate::host::{Host, Sh, shell};
+use crate::small_disk::SmallDisk;
 use crate::world::wait_until;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -142,29 +138,10 @@ fn half_killed(host: &Host) -> Result<()> {
     own.only_these_are_left(&[own.template()?])
 }
 
-/// A small disk under what children write; gone when dropped.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount(path: PathBuf) -> Result<Self> {
-        fs::create_dir(&path)?;
-        rustix::mount::mount("tmpfs", &path, "tmpfs", MountFlags::empty(), Some(c"size=32m"))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        if let Err(error) = rustix::mount::unmount(&self.0, UnmountFlags::DETACH) {
-            eprintln!("{} is left mounted: {error}", self.0.display());
-        }
-    }
-}
-
 fn disk_full(host: &Host) -> Result<()> {
     let mut own = Own::new(host, Parent::Warm)?;
-    let disk = SmallDisk::mount(own.path("disk"))?;
-    own.dirs = Dirs { cache: disk.0.clone(), ..own.dirs.clone() };
+    let disk = SmallDisk::mount(own.path("disk"), 32 << 20)?;
+    own.dirs = Dirs { cache: disk.path().into(), ..own.dirs.clone() };
     let children = own.fork(3)?;
     let [greedy, others @ ..] = &children[..] else { anyhow::bail!("no children") };
     for child in others {

@@ -43,8 +43,8 @@ pub(crate) enum Parent {
     Busy,
     /// Four vCPUs, and a renewal that needs 200 MiB in children that have `GREEDY` in their environment.
     Wide,
-    /// As little as there can be.
-    Plain,
+    /// As little as there can be: a shell.
+    Tiny,
 }
 
 impl Parent {
@@ -53,7 +53,7 @@ impl Parent {
             Self::Warm => "e2e-warm",
             Self::Busy => "e2e-busy",
             Self::Wide => "e2e-wide",
-            Self::Plain => "e2e-plain",
+            Self::Tiny => "e2e-tiny",
         };
         Ok(name.parse()?)
     }
@@ -69,10 +69,10 @@ impl Parent {
                 ("1", WarmUp { command: Some(busy_command()), ready: Some(busy_ready()), ..python("socket")? })
             }
             Self::Wide => ("4", WarmUp { command: Some(GREEDY_HOOK.into()), ..WarmUp::default() }),
-            Self::Plain => ("1", WarmUp::default()),
+            Self::Tiny => ("1", WarmUp::default()),
         };
         let (memory, image) = match self {
-            Self::Plain => ("256M", &host.artifacts.debian),
+            Self::Tiny => ("128M", &host.artifacts.tiny),
             Self::Warm | Self::Busy | Self::Wide => ("512M", &host.artifacts.python),
         };
         let (memory, image) = (memory.parse()?, image.clone());
