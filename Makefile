@@ -3,7 +3,10 @@ BIN := $(or $(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/release
 # Always together: cargo compiles a dependency anew for each set of packages that wants other features of it.
 PACKAGES := --package cli --package vmm --package agent --package bench --package e2e
 
-.PHONY: help build demo test unit vmtest lint fuzz bench install clean setup
+# Where the Python SDK is tested.
+VENV := $(or $(CARGO_TARGET_DIR),target)/venv
+
+.PHONY: help build demo test unit sdk vmtest lint fuzz bench install clean setup
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -18,10 +21,17 @@ build: setup ## Build forkd, forkd-vmm, forkd-agent and what measures and tests 
 demo: build ## Warm up a microVM with Python and numpy, fork it N=10 times, let each calculate, print the times
 	@N=$(N) $(BIN)/bench demo
 
-test: build unit vmtest ## All tests, the VM tests in real VMs
+test: build unit sdk vmtest ## All tests, the VM tests in real VMs
 
 unit: setup
 	@cargo test --quiet --workspace --exclude e2e --lib --bins --tests --examples
+
+sdk: $(VENV)/ready ## Check and test the Python SDK, as far as that needs no VM
+	@cd sdk/python && $(abspath $(VENV))/bin/ruff check --quiet . && $(abspath $(VENV))/bin/ruff format --quiet --check .
+	@cd sdk/python && $(abspath $(VENV))/bin/mypy src tests && $(abspath $(VENV))/bin/pytest
+
+$(VENV)/ready: sdk/python/pyproject.toml | setup
+	@python3 -m venv $(VENV) && $(VENV)/bin/pip install --quiet --editable 'sdk/python[test]' && touch $@
 
 vmtest: build
 	@$(BIN)/e2e

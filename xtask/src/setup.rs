@@ -4,7 +4,7 @@
 
 use std::env;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -27,6 +27,9 @@ const TOOLS: &[Tool] = &[
     },
 ];
 
+/// Debian's Python makes no environments without this.
+const ENSUREPIP: (&str, &str) = ("import ensurepip", "python3-venv");
+
 /// mmdebstrap verifies Debian's signatures with it, also on a host that is not Debian.
 const KEYRING: (&str, &str) = ("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring");
 
@@ -39,6 +42,15 @@ pub(crate) fn run() -> Result<()> {
     if !Path::new(KEYRING.0).exists() {
         println!("setup: Debian's archive keys are missing: installing {}", KEYRING.1);
         missing.push(KEYRING.1);
+    }
+    if !Command::new("python3")
+        .args(["-c", ENSUREPIP.0])
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|done| done.success())
+    {
+        println!("setup: Python makes no environments (testing its SDK): installing {}", ENSUREPIP.1);
+        missing.push(ENSUREPIP.1);
     }
     if missing.is_empty() {
         return Ok(());
