@@ -140,7 +140,7 @@ impl ForkArgs {
         let map = |pairs: &[(String, String)]| pairs.iter().cloned().collect::<BTreeMap<_, _>>();
         let env = Variables::try_from(map(&self.env)).context("--env")?;
         let metadata = Metadata::try_from(map(&self.metadata)).context("--metadata")?;
-        Ok(ChildOptions { env, metadata })
+        Ok(ChildOptions { env, metadata, owner: None })
     }
 
     /// Waits, counts, and ends them all; a signal only cuts the waiting short.

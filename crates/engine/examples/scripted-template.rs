@@ -14,12 +14,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use layer::Writer;
-use proto::codec::{read_message, write_message};
+use proto::codec::{Channel, read_frame, read_message, write_frame, write_message};
 use proto::control::{
     ChildSpec, ControlSocket, DiskBase, DiskLayers, Extent, ForkedChild, FromVmm, Lifetime, Outcome, RefusalCode,
     ToVmm, WriteSpec,
 };
-use proto::guest::{AgentHello, ErrorCode, GENERATION, Renewed, Reply, Request};
+use proto::guest::{
+    AgentHello, ErrorCode, Evaluated, ExecRequest, ExitStatus, GENERATION, InterpreterState, Renewed, Reply, Request,
+};
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -167,10 +169,13 @@ fn child(spec: &ChildSpec, fate: &str, asker: ControlSocket) -> Result<(), Anyth
     let (dir, fate) = (spec.dir.clone(), fate.to_owned());
     thread::spawn(move || {
         for (call, stream) in vsock.incoming().enumerate() {
-            let served = stream.map_err(Into::into).and_then(|stream| agent(stream, &fate, call, &dir));
-            if let Err(error) = served {
-                eprintln!("a session failed: {error}");
-            }
+            let (dir, fate) = (dir.clone(), fate.clone());
+            thread::spawn(move || {
+                let served = stream.map_err(Into::into).and_then(|stream| agent(stream, &fate, call, &dir));
+                if let Err(error) = served {
+                    eprintln!("a session failed: {error}");
+                }
+            });
         }
     });
     obey(&listener)
@@ -226,11 +231,50 @@ fn agent(mut stream: UnixStream, fate: &str, call: usize, dir: &Path) -> Result<
                 Reply::Renewed(Renewed { took_us: 11, monotonic_ns: 1 })
             }
             Request::Ping | Request::SetClock { .. } => Reply::Done,
+            Request::Exec(request) => match exec(&mut stream, &request)? {
+                Some(reply) => reply,
+                None => return Ok(()),
+            },
+            Request::Eval(request) => Reply::Evaluated(Evaluated {
+                value: Some(request.code),
+                error: None,
+                truncated: false,
+                interpreter: InterpreterState::Alive,
+            }),
             other => return Err(format!("{other:?} was not expected").into()),
         };
         write_message(&mut stream, &reply)?;
     }
     Ok(())
+}
+
+/// A few commands, of which no process comes to be: `echo`, `cat`, and `sleep`, which only a signal ends.
+fn exec(stream: &mut UnixStream, request: &ExecRequest) -> Result<Option<Reply>, Anything> {
+    let ended = |status| Reply::Exited { status, timed_out: false };
+    let Some((program, words)) = request.argv.split_first() else { return Err("a command".into()) };
+    if !["echo", "cat", "sleep"].contains(&program.as_str()) {
+        let message = format!("there is no program `{program}`");
+        return Ok(Some(Reply::Error { code: ErrorCode::NotFound, message }));
+    }
+    write_message(stream, &Reply::Started { pid: 42 })?;
+    if program == "echo" {
+        write_frame(stream, Channel::Stdout, format!("{}\n", words.join(" ")).as_bytes())?;
+        return Ok(Some(ended(ExitStatus::Code(0))));
+    }
+    while let Some(frame) = read_frame(stream)? {
+        match frame.channel {
+            Channel::Stdin if frame.payload.is_empty() => return Ok(Some(ended(ExitStatus::Code(0)))),
+            Channel::Stdin => {
+                write_message(stream, &Reply::StdinCredit { bytes: frame.payload.len() as u64 })?;
+                write_frame(stream, Channel::Stdout, &frame.payload)?;
+            }
+            _ => {
+                let Request::Signal { signal } = frame.message()? else { return Err("a signal".into()) };
+                return Ok(Some(ended(ExitStatus::Signal(signal))));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// One line, and not a byte behind it.

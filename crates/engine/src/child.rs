@@ -36,6 +36,9 @@ pub(crate) struct RecordV1 {
     /// If there are any, it has a control group.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub(crate) limits: Limits,
+    /// Who has to know it, if anybody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) owner: Option<String>,
 }
 
 /// What ended a child, where the host knows.
@@ -94,6 +97,17 @@ impl Child {
         Ok(children)
     }
 
+    /// The child with exactly this id, and whether it lives. An id is a name of ours or nobody's: it never leads elsewhere.
+    pub(crate) fn named(id: &str, dirs: &Dirs) -> io::Result<Option<(Self, bool)>> {
+        let is_ours = id.starts_with(CHILD_PREFIX) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        if !is_ours {
+            return Ok(None);
+        }
+        let path = all_vms(&dirs.run).join(id);
+        let alive = is_held(&path)?;
+        Ok(Self::read(path, alive)?.map(|child| (child, alive)))
+    }
+
     /// The child that has this directory, if it is of these.
     fn read(path: PathBuf, alive: bool) -> io::Result<Option<Self>> {
         if is_held(&path)? != alive {
@@ -146,6 +160,12 @@ impl Child {
     #[must_use]
     pub const fn created_unix_ms(&self) -> u64 {
         self.record.created_unix_ms
+    }
+
+    /// Who has to know it, if whoever made it said so.
+    #[must_use]
+    pub fn owner(&self) -> Option<&str> {
+        self.record.owner.as_deref()
     }
 
     /// What it may use at most.

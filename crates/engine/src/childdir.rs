@@ -28,25 +28,26 @@ pub(crate) struct ChildDir {
 }
 
 impl ChildDir {
-    /// Makes so many directories with new ids, each with the record that tells who it is.
+    /// Makes a directory for each owner, with new ids and the records that tell who they are.
     pub(crate) fn create_many(
         run: &Path,
         parent: &Parent,
         limits: Limits,
-        count: usize,
+        owners: &[Option<&str>],
     ) -> Result<Vec<Self>, VmDirError> {
         let all = Guarded::enter(run)?;
-        (0..count).map(|_| Self::create(&all, parent, limits)).collect()
+        owners.iter().map(|owner| Self::create(&all, parent, limits, *owner)).collect()
     }
 
-    fn create(all: &Guarded, parent: &Parent, limits: Limits) -> Result<Self, VmDirError> {
+    fn create(all: &Guarded, parent: &Parent, limits: Limits, owner: Option<&str>) -> Result<Self, VmDirError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let failed = |source| VmDirError::Io { path: CHILD_PREFIX.into(), source };
         let id = format!("{CHILD_PREFIX}{:08x}-{}", now.as_secs(), hex(&random::<4>().map_err(failed)?));
         let (path, lock) = all.make(&id, FlockOperation::NonBlockingLockShared)?;
         let created_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let (tag, snapshot) = (parent.tag.clone(), parent.id.clone());
-        let record = RecordV1 { id, tag, snapshot, created_unix_ms, limits };
+        let owner = owner.map(str::to_owned);
+        let record = RecordV1 { id, tag, snapshot, created_unix_ms, limits, owner };
         let made = Self { child: Child::new(record, path.clone()), _lock: lock, kept: false };
         made.child.write_record().map_err(|source| VmDirError::Io { path, source })?;
         Ok(made)
@@ -135,7 +136,7 @@ mod tests {
     #[test]
     fn ids_differ_and_say_when() {
         let run = tempfile::tempdir().unwrap();
-        let dirs = ChildDir::create_many(run.path(), &parent(), Limits::default(), 50).unwrap();
+        let dirs = ChildDir::create_many(run.path(), &parent(), Limits::default(), &[None; 50]).unwrap();
         let ids: BTreeSet<_> = dirs.iter().map(|dir| dir.child().id().to_owned()).collect();
         assert_eq!(ids.len(), 50);
         assert!(ids.iter().all(|id| id.len() == "sb-".len() + 8 + 1 + 8), "{ids:?}");
@@ -146,7 +147,7 @@ mod tests {
     #[test]
     fn a_child_holds_its_directory_by_itself() {
         let run = tempfile::tempdir().unwrap();
-        let dir = ChildDir::create_many(run.path(), &parent(), Limits::default(), 1).unwrap().remove(0);
+        let dir = ChildDir::create_many(run.path(), &parent(), Limits::default(), &[None]).unwrap().remove(0);
         let path = dir.path().to_owned();
         let child = File::open(&path).unwrap();
         crate::vmdir::lock(&child, FlockOperation::NonBlockingLockShared).unwrap();
@@ -161,7 +162,7 @@ mod tests {
     #[test]
     fn a_child_that_was_never_heard_of_is_found_and_ended() {
         let run = tempfile::tempdir().unwrap();
-        let dir = ChildDir::create_many(run.path(), &parent(), Limits::default(), 1).unwrap().remove(0);
+        let dir = ChildDir::create_many(run.path(), &parent(), Limits::default(), &[None]).unwrap().remove(0);
         // A process that listens there: python, because the listener's process is what is looked for.
         let script = "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
                       s.bind(sys.argv[1]); s.listen(8); print('listens', flush=True); sys.stdin.read()";

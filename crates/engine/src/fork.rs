@@ -67,6 +67,8 @@ pub struct ChildOptions {
     pub env: Variables,
     /// For whoever wants to read it.
     pub metadata: Metadata,
+    /// Written down beside it on the host: who has to know it, should he be gone before he could say so.
+    pub owner: Option<String>,
 }
 
 /// What a failed child means for the others.
@@ -154,7 +156,8 @@ fn fork_from(
 ) -> Result<Forked, ForkError> {
     let mut timings = ForkTimings { template_us: micros(begun), ..ForkTimings::default() };
     let parent = Parent { tag: spec.tag.clone(), id: template.snapshot.clone() };
-    let made = ChildDir::create_many(&dirs.run, &parent, spec.limits, spec.children.len())?;
+    let owners: Vec<_> = spec.children.iter().map(|child| child.owner.as_deref()).collect();
+    let made = ChildDir::create_many(&dirs.run, &parent, spec.limits, &owners)?;
     let slots = made.into_iter().map(|dir| {
         let gate = groups.map(|groups| groups.make(dir.child().id(), &spec.limits)).transpose()?;
         Ok(Slot::new(dir, gate))

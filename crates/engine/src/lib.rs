@@ -5,8 +5,9 @@
 //! boot       VMM process + agent = Vm                  snapshot   boot, warm up, keep in the store
 //! fork       n children of a snapshot's template       template   the process they are forked from
 //! branch     a template and a snapshot of a child that runs on
-//! list, find, kill, pause, exec, eval, ping            a child, by its id
+//! list, open, find, kill, pause, exec, eval, ping      a child, by its id
 //! files, processes, dial                               what is in it, runs in it, listens in it
+//! lineage    which snapshot is made of which
 //! ```
 //!
 //! A [`Vm`] is a guard: when it is dropped, its process, its directory and its network are gone. A [`Child`] is a name:
@@ -31,6 +32,7 @@ mod freeze;
 mod hearing;
 mod kill;
 mod limits;
+mod lineage;
 mod list;
 mod memory;
 mod pause;
@@ -62,7 +64,8 @@ pub use fork::{
 };
 pub use freeze::{FreezeError, Frozen};
 pub use kill::{KillError, kill, kill_many, sweep};
-pub use list::{FindError, find, list};
+pub use lineage::{Lineage, LineageError, LineageNode, LineageSandbox};
+pub use list::{FindError, find, list, open};
 pub use memory::MemoryUse;
 pub use net::{Tap, TapError};
 pub use pause::{ChildStatus, PauseError};

@@ -49,6 +49,18 @@ pub fn list(dirs: &Dirs) -> Result<Vec<Child>, FindError> {
     Child::all(dirs).map_err(|source| FindError::Io { path: all_vms(&dirs.run), source })
 }
 
+/// The living child with exactly this id. Looks at its directory only, whoever else there is.
+///
+/// # Errors
+/// When there is none; [`FindError::Died`] when it is known why there is none any more.
+pub fn open(id: &str, dirs: &Dirs) -> Result<Child, FindError> {
+    let unknown = || FindError::Unknown { id: id.into() };
+    let (child, alive) = Child::named(id, dirs)
+        .map_err(|source| FindError::Io { path: all_vms(&dirs.run), source })?
+        .ok_or_else(unknown)?;
+    if alive { Ok(child) } else { Err(child.cause_of_death().map_or_else(unknown, FindError::Died)) }
+}
+
 /// The child with this id, or the only one whose id begins so or goes on so after `sb-`.
 ///
 /// # Errors
@@ -101,7 +113,7 @@ mod tests {
             &dirs.run,
             &Parent { tag: "t".parse().unwrap(), id: "1".into() },
             Limits::default(),
-            2,
+            &[None; 2],
         )
         .unwrap();
         let (one, two) = (made[0].child(), made[1].child());
@@ -110,11 +122,18 @@ mod tests {
         assert_eq!(&find(&two.id()[..two.id().len() - 1], &dirs).unwrap(), two);
         assert_eq!(&find(&two.id()["sb-".len()..], &dirs).unwrap(), two);
         assert!(matches!(find("sb-", &dirs), Err(FindError::Ambiguous { candidates, .. }) if candidates.len() == 2));
+        assert_eq!(&open(one.id(), &dirs).unwrap(), one);
+        let part = &one.id()[..one.id().len() - 1];
+        for nobody in ["", ".", "..", "sb-", "sb-x", "sb-/../x", "../x", "/", ".lock", part] {
+            assert!(matches!(open(nobody, &dirs), Err(FindError::Unknown { .. })), "{nobody}");
+        }
         for nobody in ["", "sb-x", "../x"] {
             assert!(matches!(find(nobody, &dirs), Err(FindError::Unknown { .. })), "{nobody}");
         }
+        let id = one.id().to_owned();
         drop(made);
         assert!(list(&dirs).unwrap().is_empty());
+        assert!(matches!(open(&id, &dirs), Err(FindError::Unknown { .. })));
     }
 
     #[test]
@@ -125,7 +144,7 @@ mod tests {
             &dirs.run,
             &Parent { tag: "t".parse().unwrap(), id: "1".into() },
             Limits::default(),
-            2,
+            &[None; 2],
         )
         .unwrap();
         std::fs::write(made[0].path().join("vm.json"), "{").unwrap();

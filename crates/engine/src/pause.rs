@@ -128,7 +128,7 @@ mod tests {
 
     fn childdir(run: &tempfile::TempDir) -> ChildDir {
         let parent = Parent { tag: "t".parse().unwrap(), id: "1".into() };
-        ChildDir::create_many(run.path(), &parent, Limits::default(), 1).unwrap().remove(0)
+        ChildDir::create_many(run.path(), &parent, Limits::default(), &[None]).unwrap().remove(0)
     }
 
     #[test]
@@ -136,6 +136,7 @@ mod tests {
         let run = tempfile::tempdir().unwrap();
         let dir = childdir(&run);
         let listener = listen(&dir.path().join("control.sock")).unwrap();
+        rustix::io::ioctl_fionbio(&listener, false).unwrap();
         let answers =
             [FromVmm::Paused, FromVmm::Resumed, FromVmm::PauseFailed { message: "no".into() }, FromVmm::Resumed];
         let vmm = thread::spawn(move || {

@@ -2,21 +2,21 @@
 
 use std::collections::HashSet;
 
-use super::{Node, Sandbox};
+use engine::{Lineage, LineageNode as Node, LineageSandbox as Sandbox};
+
 use crate::table::{Column, age, bytes, table};
 
 /// What a line is about.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Item<'n> {
+enum Item<'n> {
     Snapshot(&'n Node),
     Sandbox(&'n Sandbox),
 }
 
-/// A line: what it is about, how deep it is, and what is drawn before it.
+/// A line: what it is about, and what is drawn before it.
 #[derive(Debug)]
-pub(super) struct Place<'n> {
-    pub(super) item: Item<'n>,
-    pub(super) depth: usize,
+struct Place<'n> {
+    item: Item<'n>,
     branch: String,
     /// What the lines below it begin with.
     below: String,
@@ -24,21 +24,19 @@ pub(super) struct Place<'n> {
 
 impl<'n> Place<'n> {
     fn root(node: &'n Node) -> Self {
-        Self { item: Item::Snapshot(node), depth: 0, branch: String::new(), below: String::new() }
+        Self { item: Item::Snapshot(node), branch: String::new(), below: String::new() }
     }
 
     fn under(&self, item: Item<'n>, is_last: bool) -> Self {
         let (branch, below) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
         let [branch, below] = [branch, below].map(|it| format!("{}{it}", self.below));
-        Self { item, depth: self.depth + 1, branch, below }
+        Self { item, branch, below }
     }
 }
 
 /// Every node once, each below what it is made of if that is there.
-pub(super) fn walk(nodes: &[Node]) -> Vec<Place<'_>> {
-    let (roots, others): (Vec<_>, Vec<_>) = nodes.iter().partition(|node| parent_of(nodes, node).is_none());
-    // The others are found from the roots, unless they are made of each other.
-    let mut waiting: Vec<Place<'_>> = roots.into_iter().chain(others).rev().map(Place::root).collect();
+fn walk(lineage: &Lineage) -> Vec<Place<'_>> {
+    let mut waiting: Vec<Place<'_>> = lineage.beginnings().into_iter().rev().map(Place::root).collect();
     let mut seen: HashSet<&str> = HashSet::new();
     let mut places: Vec<Place<'_>> = Vec::new();
     while let Some(place) = waiting.pop() {
@@ -46,8 +44,7 @@ pub(super) fn walk(nodes: &[Node]) -> Vec<Place<'_>> {
             if !seen.insert(&node.tag) {
                 continue;
             }
-            let children =
-                nodes.iter().filter(|child| parent_of(nodes, child).is_some_and(|it| std::ptr::eq(it, node)));
+            let children = lineage.children_of(node);
             let sandboxes = node.sandboxes.iter().map(Item::Sandbox);
             let items: Vec<_> = children.map(Item::Snapshot).chain(sandboxes).collect();
             let last = items.len().saturating_sub(1);
@@ -59,13 +56,7 @@ pub(super) fn walk(nodes: &[Node]) -> Vec<Place<'_>> {
     places
 }
 
-/// The node that another is made of: of that name, and not only called so.
-fn parent_of<'n>(nodes: &'n [Node], child: &Node) -> Option<&'n Node> {
-    let parent = child.parent.as_ref()?;
-    nodes.iter().find(|node| node.tag == parent.tag.as_str() && node.id == parent.id)
-}
-
-pub(super) fn as_table(nodes: &[Node], now: u64) -> String {
+pub(super) fn as_table(lineage: &Lineage, now: u64) -> String {
     let columns = [
         Column::Left("NAME"),
         Column::Left("STATUS"),
@@ -73,11 +64,11 @@ pub(super) fn as_table(nodes: &[Node], now: u64) -> String {
         Column::Right("AGE"),
         Column::Left("NOTE"),
     ];
-    let rows: Vec<_> = walk(nodes).iter().map(|place| cells(place, nodes, now)).collect();
+    let rows: Vec<_> = walk(lineage).iter().map(|place| cells(place, lineage, now)).collect();
     table(columns, &rows)
 }
 
-fn cells(place: &Place<'_>, nodes: &[Node], now: u64) -> [String; 5] {
+fn cells(place: &Place<'_>, lineage: &Lineage, now: u64) -> [String; 5] {
     let dash = || "-".to_owned();
     let since = |created: u64| age(now.saturating_sub(created));
     match place.item {
@@ -86,7 +77,7 @@ fn cells(place: &Place<'_>, nodes: &[Node], now: u64) -> [String; 5] {
             node.status.to_owned(),
             node.own_bytes.map_or_else(dash, bytes),
             node.created_unix.map_or_else(dash, since),
-            note(node, nodes),
+            note(node, lineage),
         ],
         Item::Sandbox(sandbox) => [
             format!("{}{}", place.branch, sandbox.id),
@@ -98,9 +89,9 @@ fn cells(place: &Place<'_>, nodes: &[Node], now: u64) -> [String; 5] {
     }
 }
 
-fn note(node: &Node, nodes: &[Node]) -> String {
+fn note(node: &Node, lineage: &Lineage) -> String {
     let template = node.has_template.then(|| "template runs".to_owned());
-    let orphan = node.parent.as_ref().filter(|_| parent_of(nodes, node).is_none());
+    let orphan = node.parent.as_ref().filter(|_| lineage.parent_of(node).is_none());
     let orphan = orphan.map(|parent| format!("made of {}, which is gone", parent.tag));
     let notes: Vec<_> = [template, orphan, node.warning.clone()].into_iter().flatten().collect();
     notes.join("; ")
@@ -121,7 +112,7 @@ mod tests {
 
     #[test]
     fn each_is_below_what_it_is_made_of() {
-        let mut nodes = [
+        let mut nodes = vec![
             node("base", None),
             node("flat", None),
             node("one", Some(("base", "id-base"))),
@@ -141,20 +132,21 @@ base           ready    1024 KiB  60 s  template runs
 └─ other       writing  1024 KiB  60 s
 flat           ready    1024 KiB  60 s
 zed            ready    1024 KiB  60 s  made of flat, which is gone";
-        let drawn = as_table(&nodes, 100);
+        let lineage = Lineage { nodes };
+        let drawn = as_table(&lineage, 100);
         let squeezed = |text: &str| {
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
         };
         assert_eq!(squeezed(&drawn), squeezed(expected));
-        let json = as_json(&nodes);
+        let json = as_json(&lineage);
         assert_eq!((&json[2]["tag"], &json[2]["depth"]), (&"two".into(), &2.into()));
         assert_eq!(json[1]["sandboxes"][0]["id"], "sb-1");
     }
 
     #[test]
     fn a_circle_from_somebodys_editor_is_survived() {
-        let nodes = [node("a", Some(("b", "id-b"))), node("b", Some(("a", "id-a")))];
-        let drawn = as_table(&nodes, 0);
+        let nodes = vec![node("a", Some(("b", "id-b"))), node("b", Some(("a", "id-a")))];
+        let drawn = as_table(&Lineage { nodes }, 0);
         assert_eq!(drawn.lines().count(), 3, "{drawn}");
     }
 }
