@@ -32,6 +32,7 @@ mod remote;
 mod rmi;
 mod run;
 mod seconds;
+mod serve;
 mod snapshot;
 mod snapshot_compact;
 mod snapshot_diff;
@@ -44,6 +45,7 @@ mod tree;
 mod unpack;
 mod verify;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -66,6 +68,7 @@ Examples:
   forkd exec ID -- uname -a             or a command
   forkd snapshot --from-sandbox ID --tag later            keep it as it is now; it runs on
   forkd kill --all                      end them
+  forkd serve                           the same over HTTP, for programs
 
 Environment:
   FORKD_HOME     keep everything below this directory (default: the XDG directories)
@@ -103,6 +106,7 @@ enum Verb {
     Unpack(unpack::UnpackArgs),
     Pull(pull::PullArgs),
     Push(push::PushArgs),
+    Serve(Box<serve::Serve>),
     Machine(machine::MachineArgs),
     /// Prints the version
     Version,
@@ -113,7 +117,17 @@ fn main() -> ExitCode {
         .format_timestamp(None)
         .format_target(false)
         .init();
-    let done = match Cli::parse().verb {
+    let name = std::env::args_os().next().unwrap_or_default();
+    let is_controller = Path::new(&name).file_name().is_some_and(|name| name == serve::CONTROLLER);
+    let done = if is_controller { serve::Controller::parse().run() } else { run(Cli::parse().verb) };
+    done.unwrap_or_else(|error| {
+        eprintln!("forkd: error: {}", errors::chain(&error));
+        ExitCode::FAILURE
+    })
+}
+
+fn run(verb: Verb) -> anyhow::Result<ExitCode> {
+    match verb {
         Verb::Doctor(args) => doctor::doctor(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Snapshot(args) => snapshot::snapshot(&args),
@@ -135,13 +149,10 @@ fn main() -> ExitCode {
         Verb::Unpack(args) => unpack::unpack(&args),
         Verb::Pull(args) => pull::pull(&args),
         Verb::Push(args) => push::push(&args),
+        Verb::Serve(args) => serve::serve(&args),
         Verb::Machine(args) => machine::machine(&args),
         Verb::Version => output::line(concat!("forkd ", env!("CARGO_PKG_VERSION"))).map(|()| ExitCode::SUCCESS),
-    };
-    done.unwrap_or_else(|error| {
-        eprintln!("forkd: error: {}", errors::chain(&error));
-        ExitCode::FAILURE
-    })
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,41 @@
+//! The wire types of REST v1: what is sent and what is answered, without any I/O.
+//!
+//! Unknown fields of a request are ignored, because clients of other versions send them. What a client of the published
+//! interface reads is always there: `null` where it expects `null`, absent where it expects nothing. Names, sizes and tags
+//! are plain text here; whoever takes a request checks them.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod events;
+mod exec;
+mod health;
+mod patch;
+mod sandboxes;
+mod snapshots;
+mod tokens;
+mod tree;
+mod workspaces;
+
+pub use error::{Code, ErrorBody};
+pub use events::{Event, EventKind};
+pub use exec::{
+    Chunk, Encoding, EvalRequest, EvalResult, ExecRequest, ExecResult, Exit, Pong, Started, default_timeout_secs,
+};
+pub use health::{Health, Version};
+pub use sandboxes::{CreateSandboxes, PatchSandbox, PerChild, RenewSandbox, SandboxInfo, SandboxStatus};
+pub use snapshots::{
+    BranchMode, BranchSandbox, CompactSnapshot, CreateSnapshot, SnapshotDetail, SnapshotInfo, SnapshotStatus,
+};
+pub use tokens::{CreateToken, NewToken, Scope, TokenInfo};
+pub use tree::{TreeNode, TreeSandbox};
+pub use workspaces::{CreateWorkspace, SuspendWorkspace, WorkspaceInfo, WorkspaceStatus};
+
+/// The header that makes a creation happen once.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// The header that has the rest of a list.
+pub const NEXT_CURSOR: &str = "x-next-cursor";
+/// The header that names a request, in answers and in the audit log.
+pub const REQUEST_ID: &str = "x-request-id";
+/// The most sandboxes of one request.
+pub const MAX_SANDBOXES: u32 = 1000;

@@ -1,0 +1,191 @@
+//! Snapshots and branches.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A snapshot to be made by booting a VM: of a recipe, or of a kernel and a root file system on the daemon's host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreateSnapshot {
+    /// What it shall be called.
+    pub tag: String,
+    /// The kernel's path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// The path of a raw ext4 image, which is never written to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rootfs: Option<String>,
+    /// A recipe's name, instead of both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<String>,
+    /// Needs nothing here: what a guest writes goes to a layer of its own.
+    #[serde(default)]
+    pub rw: bool,
+    /// A network device of the host's; not offered, because children could not share it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tap: Option<String>,
+    /// How long warming up may take, at most 60 seconds, which it is when nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_wait_secs: Option<u64>,
+    /// Virtual CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpus: Option<u32>,
+    /// Memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    /// What to find it by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotInfo {
+    /// What it is called.
+    pub tag: String,
+    /// Where it is.
+    pub dir: String,
+    /// Since when, in seconds since 1970.
+    pub created_at_unix: u64,
+    /// How far it is.
+    pub status: SnapshotStatus,
+    /// It can be forked.
+    pub bootable: bool,
+    /// The sandbox it was taken of, or `compact:<tag>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branched_from: Option<String>,
+    /// For how long the guest stood still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_ms: Option<f64>,
+    /// How long writing what differs took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff_ms: Option<f64>,
+    /// How much memory differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff_physical_bytes: Option<u64>,
+    /// How much memory there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff_logical_bytes: Option<u64>,
+    /// What is wrong with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+    /// What it is found by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// How far a snapshot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SnapshotStatus {
+    /// It can be forked, and is being written.
+    Writing,
+    /// It is written.
+    Ready,
+    /// It could not be written, or is damaged.
+    Failed,
+}
+
+/// All about a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotDetail {
+    /// What it is called.
+    pub tag: String,
+    /// Where it is.
+    pub dir: String,
+    /// Since when, in seconds since 1970.
+    pub created_at_unix: Option<u64>,
+    /// The guest's memory.
+    pub memory_logical_bytes: u64,
+    /// How much of it is stored, what it is made of included.
+    pub memory_physical_bytes: u64,
+    /// vCPUs and devices.
+    pub vmstate_bytes: u64,
+    /// The snapshot it descends from.
+    pub parent_tag: Option<String>,
+    /// The digest of the memory layer below its own.
+    pub parent_content_hash: Option<String>,
+    /// How many layers lie over the lowest.
+    pub chain_depth: u64,
+    /// What is made of it.
+    pub dependents: Vec<String>,
+    /// What it descends from, the first of all first.
+    pub ancestors: Vec<String>,
+}
+
+/// How a branch is taken. All of them leave the sandbox running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BranchMode {
+    /// All of it is stored.
+    Full,
+    /// What differs is stored.
+    Diff,
+    /// What differs is stored; may be answered before it is.
+    Live,
+}
+
+/// A snapshot of a sandbox that runs on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the published interface")]
+pub struct BranchSandbox {
+    /// What it shall be called; a new name when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// How it is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<BranchMode>,
+    /// An older way to say `mode: diff`.
+    #[serde(default)]
+    pub diff: bool,
+    /// An older way to say `mode: live`.
+    #[serde(default)]
+    pub live: bool,
+    /// Say what differs.
+    #[serde(default)]
+    pub measure_diff: bool,
+    /// Answer when it is stored; only a live branch need not wait.
+    #[serde(default = "yes")]
+    pub wait: bool,
+    /// Keep it chained to the snapshot that the sandbox was forked from, which is named here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_tag: Option<String>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// A snapshot of the same contents that needs no other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CompactSnapshot {
+    /// What it shall be called.
+    pub to: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_branch_waits_and_absent_facts_are_not_written() {
+        assert!(serde_json::from_str::<BranchSandbox>("{}").unwrap().wait);
+        let info = SnapshotInfo {
+            tag: "t".into(),
+            dir: "/d".into(),
+            created_at_unix: 1,
+            status: SnapshotStatus::Ready,
+            bootable: true,
+            branched_from: None,
+            pause_ms: None,
+            diff_ms: None,
+            diff_physical_bytes: None,
+            diff_logical_bytes: None,
+            warning: None,
+            labels: BTreeMap::new(),
+        };
+        let text = serde_json::to_string(&info).unwrap();
+        assert_eq!(text, r#"{"tag":"t","dir":"/d","created_at_unix":1,"status":"ready","bootable":true}"#);
+    }
+}

@@ -1,0 +1,129 @@
+//! What the daemon finds when it starts: it may have been killed in the middle of anything.
+//!
+//! ```text
+//! registry: runs     it lives            managed again
+//!                    it does not         gone, with the reason if the host knows it
+//! not in registry    ours                made for a request that was never answered: ended
+//!                    others'             managed from now on
+//! branches           in the store        ready; one that nobody's state is after all is removed
+//!                    not in the store    failed
+//! ```
+
+use std::collections::BTreeMap;
+
+use api::{EventKind, SandboxStatus};
+use engine::{Child, Status, Store, kill_many, list, sweep, sweep_templates};
+
+use crate::error::{ApiError, chain};
+use crate::registry::{BranchRow, Filter};
+use crate::spawn::parse_tag;
+use crate::state::{App, end_of, pid_of};
+
+/// Why a branch failed that nobody finished.
+const CUT_SHORT: &str = "the daemon was ended while it was being written; take it again";
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Live and are managed again.
+    pub(crate) adopted: usize,
+    /// Do not live any more.
+    pub(crate) gone: usize,
+    /// Were ended, because nobody knows them.
+    pub(crate) ended: usize,
+}
+
+/// Brings the registry and what lives together. Nobody else may be at work yet.
+pub(crate) fn adopt(app: &App) -> Result<Found, ApiError> {
+    app.registry.release_all_keys()?;
+    let known: Vec<_> = app.registry.sandboxes(&Filter::default())?.sandboxes;
+    let mut living: BTreeMap<String, Child> =
+        list(&app.dirs)?.into_iter().map(|child| (child.id().to_owned(), child)).collect();
+    let mut found = Found::default();
+    for sandbox in known {
+        match living.remove(&sandbox.id) {
+            Some(child) => {
+                found.adopted += 1;
+                let pid = pid_of(&child);
+                if pid != sandbox.pid {
+                    app.registry.change(|change| change.correct_pid(&sandbox.id, pid))?;
+                }
+            }
+            None => {
+                found.gone += 1;
+                note_end(app, &sandbox.id)?;
+            }
+        }
+    }
+    let (ours, others): (Vec<Child>, Vec<Child>) =
+        living.into_values().partition(|child| child.owner() == Some(app.registry.id()));
+    found.ended = ours.len();
+    for error in kill_many(&ours).into_iter().filter_map(Result::err) {
+        log::error!("a sandbox that nobody knows is left: {}", chain(&error));
+    }
+    for child in &others {
+        found.adopted += usize::from(app.take_in(child)?.is_some());
+    }
+    finish_branches(app)?;
+    tidy(app);
+    Ok(found)
+}
+
+/// Notes that a sandbox ended, with the reason if the host knows it.
+pub(crate) fn note_end(app: &App, id: &str) -> Result<(), ApiError> {
+    match engine::open(id, &app.dirs) {
+        // It was not listed for an instant only.
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let reason = end_of(&error);
+            log::info!("sandbox {id} is gone: {reason}");
+            app.metrics.counter("forkd_sandboxes_gone_total", &[]).increment(1);
+            Ok(app.registry.change(|change| change.end_sandbox(id, EventKind::SandboxGone, &reason))?)
+        }
+    }
+}
+
+/// Ends sandboxes of workspaces that have let go of them.
+pub(crate) fn end_unwanted(app: &App) -> Result<(), ApiError> {
+    for unwanted in app.registry.unwanted()? {
+        debug_assert_ne!(unwanted.status, SandboxStatus::Gone);
+        if let Ok(child) = engine::open(&unwanted.id, &app.dirs) {
+            engine::kill(&child)?;
+        }
+        app.registry.change(|change| change.remove_sandbox(&unwanted.id))?;
+    }
+    Ok(())
+}
+
+fn finish_branches(app: &App) -> Result<(), ApiError> {
+    for branch in app.registry.branches()?.into_iter().filter(|branch| branch.failed.is_none()) {
+        let tag = parse_tag(&branch.tag)?;
+        let is_there = matches!(Store::new(&app.dirs).status(&tag), Ok(Status::Ready(_)));
+        if !is_there {
+            app.registry.change(|change| change.fail_branch(&branch.tag, CUT_SHORT))?;
+        } else if is_nobodys(app, &branch)? {
+            app.remove_state(&branch.tag);
+        } else {
+            app.registry.change(|change| change.finish_branch(&branch.tag))?;
+        }
+    }
+    Ok(())
+}
+
+/// It was to be a workspace's state, and did not become it.
+fn is_nobodys(app: &App, branch: &BranchRow) -> Result<bool, ApiError> {
+    Ok(branch.workspace.is_some() && app.registry.workspace_of_state(&branch.tag)?.is_none())
+}
+
+/// Removes what the dead left on the host.
+fn tidy(app: &App) {
+    if let Err(error) = end_unwanted(app) {
+        log::error!("a sandbox that belongs to nobody is left: {}", error.message);
+    }
+    if let Err(error) = sweep(&app.dirs) {
+        log::warn!("what dead VMs left cannot be removed: {}", chain(&error));
+    }
+    if let Err(error) = sweep_templates(&app.dirs) {
+        log::warn!("templates that nobody keeps may still run: {}", chain(&error));
+    }
+}

@@ -1,0 +1,109 @@
+//! Bodies of requests: JSON, bounded in length and time, and refused in our words.
+
+use std::time::Duration;
+
+use api::Code;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::ApiError;
+
+/// The longest body: a command's input, mostly.
+pub(crate) const MAX_BODY: usize = 16 << 20;
+/// How long a body may take to come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A JSON body of a request, with the bytes it was made of; or one of an answer.
+#[derive(Debug)]
+pub(crate) struct ApiJson<T>(pub(crate) T);
+
+/// The same, with the bytes.
+#[derive(Debug)]
+pub(crate) struct WithBytes<T>(pub(crate) T, pub(crate) Bytes);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for ApiJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        match tokio::time::timeout(PATIENCE, Json::<T>::from_request(request, state)).await {
+            Ok(Ok(Json(value))) => Ok(Self(value)),
+            Ok(Err(rejection)) => Err(refused(&rejection)),
+            Err(_) => Err(too_slow()),
+        }
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for WithBytes<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let headers = parts.headers.clone();
+        let request = Request::from_parts(parts, body);
+        let read = tokio::time::timeout(PATIENCE, Bytes::from_request(request, state)).await;
+        let bytes = read.map_err(|_| too_slow())?.map_err(|rejection| of_status(rejection.status(), &rejection))?;
+        // Once more, by the one who knows what is wrong with it.
+        let mut again = Request::new(bytes.clone().into());
+        *again.headers_mut() = headers;
+        let Json(value) = Json::<T>::from_request(again, state).await.map_err(|rejection| refused(&rejection))?;
+        Ok(Self(value, bytes))
+    }
+}
+
+impl<T: Serialize> IntoResponse for ApiJson<T> {
+    fn into_response(self) -> Response {
+        Json(self.0).into_response()
+    }
+}
+
+fn too_slow() -> ApiError {
+    let message = format!("the body did not come within {} s", PATIENCE.as_secs());
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, Code::RequestTimeout, message)
+}
+
+fn refused(rejection: &JsonRejection) -> ApiError {
+    of_status(rejection.status(), rejection)
+}
+
+fn of_status(status: StatusCode, error: &dyn std::error::Error) -> ApiError {
+    let code = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => Code::TooLarge,
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => Code::UnsupportedMediaType,
+        StatusCode::UNPROCESSABLE_ENTITY => Code::InvalidRequest,
+        _ => Code::MalformedJson,
+    };
+    ApiError::new(status, code, crate::error::chain(error))
+}
+
+/// A query, refused in our words.
+#[derive(Debug)]
+pub(crate) struct ApiQuery<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for ApiQuery<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let query = axum::extract::Query::<T>::from_request_parts(parts, state).await;
+        query.map(|query| Self(query.0)).map_err(|rejection| ApiError::invalid(rejection.body_text()))
+    }
+}
+
+/// The one thing that a path names, refused in our words.
+#[derive(Debug)]
+pub(crate) struct Name(pub(crate) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path = axum::extract::Path::<String>::from_request_parts(parts, state).await;
+        path.map(|path| Self(path.0)).map_err(|rejection| ApiError::invalid(rejection.body_text()))
+    }
+}

@@ -1,0 +1,39 @@
+//! The daemon: REST v1 over TCP and a unix socket.
+//!
+//! ```text
+//! serve ─ observe (who, audit, counting) ─ routes (convert) ─ verbs off the reactor: spawn, branching, workspaces, ...
+//!                                                              engine: what happens to VMs
+//!                                                              registry: what is remembered
+//! start: adopt what lives     all the time: reaper     end: drain
+//! ```
+//!
+//! Async only moves bytes; every verb is a blocking call of the engine's on a thread of its own. The VMs own themselves:
+//! the daemon can be killed and started again at any moment, and goes on with what lives.
+
+#![forbid(unsafe_code)]
+
+mod adopt;
+mod audit;
+mod auth;
+mod body;
+mod booting;
+mod branching;
+mod config;
+mod error;
+mod metrics;
+mod observe;
+mod reaper;
+mod registry;
+mod routes;
+mod running;
+mod serve;
+mod snapshots;
+mod spawn;
+mod state;
+mod tls;
+mod workspaces;
+
+pub use config::{ConfigError, ServeArgs};
+pub use registry::RegistryError;
+pub use serve::{ServeError, serve};
+pub use tls::TlsError;

@@ -1,0 +1,87 @@
+//! Ends what has lived long enough, notices what died, and finds what others made. One thread, one look a second.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use api::EventKind;
+use engine::list;
+
+use crate::adopt::{end_unwanted, note_end};
+use crate::error::ApiError;
+use crate::registry::{Filter, now_unix};
+use crate::state::App;
+
+/// Between two looks: a time to live is whole seconds.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How many of them pass between two looks at everything.
+const ROUNDS: u32 = 2;
+
+/// The thread; ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Reaper {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reaper {
+    pub(crate) fn start(app: App) -> std::io::Result<Self> {
+        let (stop, stopped) = channel();
+        let thread = std::thread::Builder::new().name("reaper".into()).spawn(move || watch(&app, &stopped))?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        self.stop.take();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            log::error!("the thread that ends sandboxes had panicked");
+        }
+    }
+}
+
+fn watch(app: &App, stopped: &Receiver<()>) {
+    let mut round = 0_u32;
+    while stopped.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
+        round = round.wrapping_add(1);
+        let looked =
+            end_expired(app).and_then(|()| if round.is_multiple_of(ROUNDS) { look_around(app) } else { Ok(()) });
+        if let Err(error) = looked {
+            log::error!("sandboxes cannot be looked after: {}", error.message);
+        }
+    }
+}
+
+/// Ends those whose time is up.
+pub(crate) fn end_expired(app: &App) -> Result<(), ApiError> {
+    for expired in app.registry.expired(now_unix())? {
+        if let Ok(child) = engine::open(&expired.id, &app.dirs)
+            && let Err(error) = engine::kill(&child)
+        {
+            log::error!("the time of a sandbox is up, but {error}");
+            continue;
+        }
+        let reason = "its time to live was up";
+        app.registry.change(|change| change.end_sandbox(&expired.id, EventKind::SandboxExpired, reason))?;
+        app.metrics.counter("forkd_sandboxes_expired_total", &[]).increment(1);
+    }
+    Ok(())
+}
+
+/// Compares what is known with what lives. In this order: one that is made meanwhile is then in neither or in the latter.
+pub(crate) fn look_around(app: &App) -> Result<(), ApiError> {
+    let known = app.registry.sandboxes(&Filter::default())?.sandboxes;
+    let living = list(&app.dirs)?;
+    let ids: BTreeSet<&str> = living.iter().map(engine::Child::id).collect();
+    for sandbox in known.iter().filter(|sandbox| !ids.contains(sandbox.id.as_str())) {
+        note_end(app, &sandbox.id)?;
+    }
+    let known: BTreeSet<&str> = known.iter().map(|sandbox| sandbox.id.as_str()).collect();
+    for child in living.iter().filter(|child| !known.contains(child.id())) {
+        app.take_in(child)?;
+    }
+    end_unwanted(app)?;
+    Ok(app.registry.change(|change| change.forget_sandboxes())?)
+}

@@ -1,0 +1,98 @@
+use super::*;
+use crate::registry::testing::registry;
+
+fn sandbox(number: usize, labels: &[(&str, &str)]) -> Sandbox {
+    Sandbox {
+        id: format!("sb-{number:04}"),
+        tag: if number.is_multiple_of(2) { "even" } else { "odd" }.into(),
+        created_unix: 100,
+        pid: Some(7),
+        memory_limit_mib: None,
+        labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        expires_unix: None,
+        status: SandboxStatus::Running,
+        reason: None,
+        branch_count: 0,
+        last_branch: None,
+        workspace: None,
+    }
+}
+
+fn ids(page: &Page) -> Vec<&str> {
+    page.sandboxes.iter().map(|sandbox| sandbox.id.as_str()).collect()
+}
+
+#[test]
+fn pages_go_on_where_the_last_one_ended() {
+    let (_dir, registry) = registry();
+    registry.change(|change| (0..5).try_for_each(|n| change.add_sandbox(&sandbox(n, &[])).map(|_| ()))).unwrap();
+    let mut filter = Filter { limit: Some(2), ..Filter::default() };
+    let first = registry.sandboxes(&filter).unwrap();
+    assert_eq!(ids(&first), ["sb-0000", "sb-0001"]);
+    filter.after = first.next.unwrap();
+    let second = registry.sandboxes(&filter).unwrap();
+    assert_eq!(ids(&second), ["sb-0002", "sb-0003"]);
+    filter.after = second.next.unwrap();
+    let last = registry.sandboxes(&filter).unwrap();
+    assert_eq!((ids(&last), last.next), (vec!["sb-0004"], None));
+    let none = registry.sandboxes(&Filter { limit: Some(0), ..Filter::default() }).unwrap();
+    assert_eq!((none.sandboxes.len(), none.next), (0, None));
+}
+
+#[test]
+fn tags_labels_and_states_filter() {
+    let (_dir, registry) = registry();
+    let made = [sandbox(0, &[("a", "1"), ("b", "2")]), sandbox(1, &[("a", "1")]), sandbox(2, &[("a.b\"", "x")])];
+    registry.change(|change| made.iter().try_for_each(|new| change.add_sandbox(new).map(|_| ()))).unwrap();
+    registry.change(|change| change.end_sandbox("sb-0001", EventKind::SandboxGone, "it died")).unwrap();
+    let labels = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+    let by = |filter| ids(&registry.sandboxes(&filter).unwrap()).into_iter().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(by(Filter::default()), ["sb-0000", "sb-0002"]);
+    assert_eq!(by(Filter { status: Some(SandboxStatus::Gone), ..Filter::default() }), ["sb-0001"]);
+    assert_eq!(by(Filter { tag: Some("even".into()), ..Filter::default() }), ["sb-0000", "sb-0002"]);
+    assert_eq!(by(Filter { labels: labels(&[("a", "1"), ("b", "2")]), ..Filter::default() }), ["sb-0000"]);
+    assert_eq!(by(Filter { labels: labels(&[("a.b\"", "x")]), ..Filter::default() }), ["sb-0002"]);
+    assert!(by(Filter { labels: labels(&[("a", "2")]), ..Filter::default() }).is_empty());
+}
+
+#[test]
+fn an_end_is_told_once_and_a_kill_leaves_nothing() {
+    let (_dir, registry) = registry();
+    registry.change(|change| change.add_sandbox(&sandbox(1, &[])).map(|_| ())).unwrap();
+    let before = registry.last_event().unwrap();
+    for _ in 0..2 {
+        registry.change(|change| change.end_sandbox("sb-0001", EventKind::SandboxGone, "it died")).unwrap();
+    }
+    assert_eq!(registry.last_event().unwrap(), before + 1);
+    let gone = registry.sandbox("sb-0001").unwrap().unwrap();
+    assert_eq!((gone.status, gone.reason.as_deref(), gone.pid), (SandboxStatus::Gone, Some("it died"), None));
+    registry.change(|change| change.remove_sandbox("sb-0001")).unwrap();
+    assert_eq!(registry.last_event().unwrap(), before + 1, "it was told already");
+    assert_eq!(registry.sandbox("sb-0001").unwrap(), None);
+}
+
+#[test]
+fn a_renewal_changes_what_it_names() {
+    let (_dir, registry) = registry();
+    registry.change(|change| change.add_sandbox(&sandbox(1, &[("a", "1")])).map(|_| ())).unwrap();
+    let renew = |expires, labels: Option<&BTreeMap<_, _>>| {
+        assert!(registry.change(|change| change.renew_sandbox("sb-0001", expires, labels)).unwrap());
+        let now = registry.sandbox("sb-0001").unwrap().unwrap();
+        (now.expires_unix, now.labels.len())
+    };
+    assert_eq!(renew(Some(Some(50)), None), (Some(50), 1));
+    assert_eq!(registry.expired(49).unwrap().len(), 0);
+    assert_eq!(registry.expired(50).unwrap().len(), 1);
+    assert_eq!(renew(None, Some(&BTreeMap::new())), (Some(50), 0));
+    assert_eq!(renew(Some(None), None), (None, 0));
+    assert!(!registry.change(|change| change.renew_sandbox("sb-none", None, None)).unwrap());
+}
+
+#[test]
+fn a_thousand_come_in_one_change_and_quickly() {
+    let (_dir, registry) = registry();
+    let begun = std::time::Instant::now();
+    registry.change(|change| (0..1000).try_for_each(|n| change.add_sandbox(&sandbox(n, &[])).map(|_| ()))).unwrap();
+    assert_eq!(registry.count_sandboxes().unwrap(), [("running".to_owned(), 1000)]);
+    assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+}

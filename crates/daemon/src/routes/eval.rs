@@ -1,0 +1,67 @@
+//! Code in a sandbox's warm interpreter.
+
+use std::time::Instant;
+
+use api::{EvalRequest, EvalResult};
+use axum::extract::State;
+use session::{EvalError, Evaluation};
+
+use super::Failures;
+use super::exec::limit;
+use crate::body::{ApiJson, Name};
+use crate::error::ApiError;
+use crate::state::App;
+
+/// Runs code in the sandbox's warm interpreter. What it leaves there, the next one finds.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/eval", tag = "sandboxes", params(("id" = String, Path)),
+    request_body = EvalRequest, responses((status = 200, body = EvalResult), Failures))]
+pub(super) async fn eval(
+    State(app): State<App>,
+    Name(id): Name,
+    ApiJson(asked): ApiJson<EvalRequest>,
+) -> Result<ApiJson<EvalResult>, ApiError> {
+    let begun = Instant::now();
+    let limit = limit(asked.timeout_secs)?;
+    let evaluation = app.verb(move |app| Ok(app.living(&id)?.1.eval(&asked.code, limit)?)).await?;
+    app.metrics.eval.record(begun.elapsed().as_secs_f64());
+    Ok(ApiJson(result(evaluation)))
+}
+
+fn result(evaluation: Evaluation) -> EvalResult {
+    let traceback = match &evaluation.error {
+        Some(EvalError::Exception(exception)) => Some(exception.traceback.clone()),
+        Some(EvalError::Timeout { traceback }) => traceback.clone(),
+        Some(EvalError::Died { .. }) | None => None,
+    };
+    EvalResult {
+        result: evaluation.value,
+        result_json: None,
+        exit_code: i32::from(evaluation.error.is_some()),
+        error: evaluation.error.as_ref().map(ToString::to_string),
+        traceback,
+        stdout: String::from_utf8_lossy(&evaluation.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&evaluation.stderr).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use session::{Exception, InterpreterState};
+
+    use super::*;
+
+    #[test]
+    fn an_exception_is_an_error_with_a_traceback() {
+        let exception = Exception { class: "KeyError".into(), message: "'x'".into(), traceback: "Traceback".into() };
+        let told = result(Evaluation {
+            value: None,
+            error: Some(EvalError::Exception(exception)),
+            stdout: b"seen".to_vec(),
+            stderr: Vec::new(),
+            truncated: false,
+            interpreter: InterpreterState::Alive,
+        });
+        assert_eq!((told.error.as_deref(), told.exit_code), (Some("KeyError: 'x'"), 1));
+        assert_eq!((told.traceback.as_deref(), told.stdout.as_str()), (Some("Traceback"), "seen"));
+    }
+}

@@ -1,0 +1,166 @@
+//! Snapshots as the published interface tells them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::{Code, SnapshotDetail, SnapshotInfo, SnapshotStatus};
+use engine::{Info, Manifest, Removal, Status, Store, StoreError, remove_snapshot};
+use types::Tag;
+
+use crate::branching::milliseconds;
+use crate::error::{ApiError, chain};
+use crate::registry::{BranchRow, Facts};
+use crate::state::App;
+
+/// A snapshot of which nothing else is known.
+pub(crate) fn bare(tag: &str, status: SnapshotStatus) -> SnapshotInfo {
+    SnapshotInfo {
+        tag: tag.into(),
+        dir: String::new(),
+        created_at_unix: 0,
+        status,
+        bootable: false,
+        branched_from: None,
+        pause_ms: None,
+        diff_ms: None,
+        diff_physical_bytes: None,
+        diff_logical_bytes: None,
+        warning: None,
+        labels: BTreeMap::new(),
+    }
+}
+
+/// All of them, those that are being written and those that failed included.
+pub(crate) fn list(app: &App) -> Result<Vec<SnapshotInfo>, ApiError> {
+    let listed = Store::new(&app.dirs).list()?;
+    let there: BTreeSet<String> = listed.iter().map(|(tag, _)| tag.to_string()).collect();
+    let told = listed.into_iter().map(|(tag, status)| told(app, &tag, status));
+    let mut all: Vec<SnapshotInfo> = told.collect::<Result<_, _>>()?;
+    let lost = app.registry.branches()?.into_iter().filter(|branch| !there.contains(&branch.tag));
+    all.extend(lost.filter(|branch| branch.failed.is_some()).map(|branch| failed(app, branch)));
+    Ok(all)
+}
+
+/// One of them.
+pub(crate) fn info(app: &App, tag: &Tag) -> Result<SnapshotInfo, ApiError> {
+    told(app, tag, Ok(Store::new(&app.dirs).status(tag)?))
+}
+
+fn told(app: &App, tag: &Tag, status: Result<Status, StoreError>) -> Result<SnapshotInfo, ApiError> {
+    let dir = Store::new(&app.dirs).path(tag).display().to_string();
+    let status = match status {
+        Ok(status) => status,
+        Err(error) => {
+            let warning = Some(chain(&error));
+            return Ok(SnapshotInfo { dir, warning, ..bare(tag.as_str(), SnapshotStatus::Failed) });
+        }
+    };
+    let base = SnapshotInfo { dir, created_at_unix: status.created_unix(), ..bare(tag.as_str(), word(&status)) };
+    Ok(match status {
+        Status::Ready(snapshot) => {
+            let manifest = snapshot.manifest();
+            let facts = app.registry.facts(tag.as_str(), &manifest.id)?.unwrap_or_default();
+            ready(base, manifest, facts)
+        }
+        Status::Writing(intent) => SnapshotInfo { bootable: true, branched_from: intent.branched_from, ..base },
+        Status::Failed(failure) => {
+            let (branched_from, warning) = (failure.intent.branched_from, Some(failure.reason));
+            SnapshotInfo { branched_from, warning, ..base }
+        }
+    })
+}
+
+fn ready(base: SnapshotInfo, manifest: &Manifest, facts: Facts) -> SnapshotInfo {
+    SnapshotInfo {
+        bootable: true,
+        branched_from: manifest.branched_from.clone(),
+        pause_ms: manifest.pause_us.map(milliseconds),
+        diff_ms: facts.diff_ms,
+        diff_physical_bytes: facts.diff_bytes,
+        diff_logical_bytes: facts.diff_bytes.map(|_| manifest.memory.bytes()),
+        labels: facts.labels,
+        ..base
+    }
+}
+
+const fn word(status: &Status) -> SnapshotStatus {
+    match status {
+        Status::Ready(_) => SnapshotStatus::Ready,
+        Status::Writing(_) => SnapshotStatus::Writing,
+        Status::Failed(_) => SnapshotStatus::Failed,
+    }
+}
+
+/// One that the store knows nothing about.
+fn failed(app: &App, branch: BranchRow) -> SnapshotInfo {
+    SnapshotInfo {
+        dir: Store::new(&app.dirs).dir().join(&branch.tag).display().to_string(),
+        created_at_unix: branch.started_unix,
+        branched_from: Some(branch.sandbox),
+        warning: branch.failed,
+        ..bare(&branch.tag, SnapshotStatus::Failed)
+    }
+}
+
+/// All about one.
+pub(crate) fn detail(app: &App, tag: &Tag) -> Result<SnapshotDetail, ApiError> {
+    let store = Store::new(&app.dirs);
+    let info = store.info(tag)?;
+    let manifest = info.manifest();
+    let below = |manifest: &Manifest| {
+        let layers = &manifest.memory_layers;
+        manifest.parent.as_ref().and_then(|_| Some(layers.get(layers.len().checked_sub(2)?)?.digest.to_string()))
+    };
+    Ok(SnapshotDetail {
+        tag: tag.to_string(),
+        dir: store.path(tag).display().to_string(),
+        created_at_unix: Some(info.status.created_unix()),
+        memory_logical_bytes: manifest.map_or(0, |manifest| manifest.memory.bytes()),
+        memory_physical_bytes: manifest.map_or(0, |manifest| manifest.memory_stored().chain),
+        vmstate_bytes: manifest.map_or(0, |manifest| manifest.state.bytes),
+        parent_tag: info.parent().map(|parent| parent.tag.to_string()),
+        parent_content_hash: manifest.and_then(below),
+        chain_depth: manifest.map_or(0, |manifest| manifest.depth() as u64),
+        dependents: info.dependants.iter().map(Tag::to_string).collect(),
+        ancestors: info.ancestors.iter().map(|ancestor| ancestor.tag.to_string()).collect(),
+    })
+}
+
+/// Removes a snapshot. What was branched through the daemon without being chained stays, whole as it is; other snapshots
+/// that are made of it keep it from going, unless it is said what shall become of them.
+pub(crate) fn remove(app: &App, tag: &Tag, removal: Removal) -> Result<(), ApiError> {
+    if removal != Removal::Force
+        && let Some(workspace) = app.registry.workspace_of_state(tag.as_str())?
+    {
+        let message = format!("`{tag}` is the state of workspace `{workspace}`; delete that, or say force");
+        return Err(ApiError::conflict(Code::SnapshotInUse, message));
+    }
+    let store = Store::new(&app.dirs);
+    let removal = match (removal, store.info(tag)) {
+        (Removal::Plain, Ok(info)) if !is_chained(app, &store, &info)? => Removal::Force,
+        (removal, _) => removal,
+    };
+    let gone = match remove_snapshot(tag, removal, &app.dirs).map_err(ApiError::from) {
+        // The store knows nothing about a branch whose writer was killed.
+        Err(error) if error.code == Code::SnapshotNotFound && has_failed(app, tag)? => vec![tag.clone()],
+        removed => removed?,
+    };
+    app.registry.change(|change| gone.iter().try_for_each(|tag| change.remove_snapshot(tag.as_str())))?;
+    Ok(())
+}
+
+fn is_chained(app: &App, store: &Store, info: &Info) -> Result<bool, ApiError> {
+    for child in &info.dependants {
+        let known = match store.status(child) {
+            Ok(Status::Ready(snapshot)) => app.registry.facts(child.as_str(), &snapshot.manifest().id)?,
+            _ => None,
+        };
+        if known.is_none_or(|facts| facts.chained) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn has_failed(app: &App, tag: &Tag) -> Result<bool, ApiError> {
+    Ok(app.registry.branches()?.iter().any(|branch| branch.tag == tag.as_str() && branch.failed.is_some()))
+}

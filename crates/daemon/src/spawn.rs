@@ -1,0 +1,212 @@
+//! Sandboxes from a snapshot, all or none, and known as soon as they are ready.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use api::{Code, CreateSandboxes, MAX_SANDBOXES, PerChild};
+use axum::http::StatusCode;
+use engine::{Child, ChildOptions, ForkSpec, Lifetime, Limits, MemoryLimit, Results, fork, kill_many};
+use session::Variables;
+use types::Tag;
+
+use crate::error::ApiError;
+use crate::registry::{Change, RegistryError, Sandbox, now_unix};
+use crate::state::{App, row_of};
+
+/// From the request until all are ready: a template may have to be loaded from a slow disk.
+const LIMIT: Duration = Duration::from_secs(300);
+/// The longest time to live: ten years.
+const MAX_TTL_SECS: u64 = 10 * 366 * 24 * 60 * 60;
+/// The most labels one sandbox has, and the longest of them.
+const MAX_LABELS: usize = 64;
+const MAX_LABEL: usize = 256;
+
+/// What was asked for, and makes sense.
+#[derive(Debug)]
+pub(crate) struct Spawn {
+    pub(crate) tag: Tag,
+    pub(crate) children: Vec<(Variables, BTreeMap<String, String>)>,
+    pub(crate) limits: Limits,
+    pub(crate) expires_unix: Option<u64>,
+    /// Whose they shall be.
+    pub(crate) workspace: Option<String>,
+}
+
+impl TryFrom<CreateSandboxes> for Spawn {
+    type Error = ApiError;
+
+    fn try_from(asked: CreateSandboxes) -> Result<Self, ApiError> {
+        if !(1..=MAX_SANDBOXES).contains(&asked.n) {
+            let message = format!("n is {}; 1 to {MAX_SANDBOXES} sandboxes are made at once", asked.n);
+            return Err(ApiError::invalid(message));
+        }
+        let count = usize::try_from(asked.n).unwrap_or(usize::MAX);
+        if !asked.per_child.is_empty() && asked.per_child.len() != count {
+            let message = format!("per_child has {} entries for {count} sandboxes", asked.per_child.len());
+            return Err(ApiError::invalid(message));
+        }
+        let tag = parse_tag(&asked.snapshot_tag)?;
+        let mut each = asked.per_child;
+        each.resize(count, PerChild::default());
+        let children = each.into_iter().map(|own| {
+            let labels = over(&asked.labels, own.labels);
+            check_labels(&labels)?;
+            Ok((variables(over(&asked.env, own.env))?, labels))
+        });
+        Ok(Self {
+            tag,
+            children: children.collect::<Result<_, ApiError>>()?,
+            limits: limits(asked.memory_limit_mib)?,
+            expires_unix: asked.ttl_secs.map(expiry).transpose()?,
+            workspace: None,
+        })
+    }
+}
+
+/// What all get, and over it what one gets.
+fn over(all: &BTreeMap<String, String>, own: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut both = all.clone();
+    both.extend(own);
+    both
+}
+
+/// An environment, checked.
+pub(crate) fn variables(env: BTreeMap<String, String>) -> Result<Variables, ApiError> {
+    Variables::try_from(env).map_err(|error| ApiError::invalid(format!("env: {error}")))
+}
+
+/// A memory limit, checked.
+pub(crate) fn limits(memory_limit_mib: Option<u64>) -> Result<Limits, ApiError> {
+    let memory = memory_limit_mib.map(MemoryLimit::try_from).transpose();
+    Ok(Limits { memory: memory.map_err(|error| ApiError::invalid(error.to_string()))? })
+}
+
+/// When a time to live that begins now is over.
+pub(crate) fn expiry(ttl_secs: u64) -> Result<u64, ApiError> {
+    if (1..=MAX_TTL_SECS).contains(&ttl_secs) {
+        return Ok(now_unix() + ttl_secs);
+    }
+    Err(ApiError::invalid(format!("ttl_secs is {ttl_secs}; it can be 1 to {MAX_TTL_SECS}, or null for ever")))
+}
+
+/// Labels, checked.
+pub(crate) fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), ApiError> {
+    let fits = |(key, value): (&String, &String)| !key.is_empty() && key.len() <= MAX_LABEL && value.len() <= MAX_LABEL;
+    if labels.len() <= MAX_LABELS && labels.iter().all(fits) {
+        return Ok(());
+    }
+    let message = format!("there can be {MAX_LABELS} labels, with a key and up to {MAX_LABEL} bytes each");
+    Err(ApiError::invalid(message))
+}
+
+impl App {
+    /// Forks, and makes them known together with whatever else belongs to the same change. If they cannot be made known,
+    /// nothing is left of them.
+    pub(crate) fn spawn(
+        &self,
+        spawn: Spawn,
+        besides: impl FnOnce(&mut Change<'_>, &[Sandbox]) -> Result<(), RegistryError>,
+    ) -> Result<Vec<Sandbox>, ApiError> {
+        let begun = Instant::now();
+        let owner = Some(self.registry.id().to_owned());
+        let Spawn { tag, children, limits, expires_unix, workspace } = spawn;
+        let (options, labels): (Vec<_>, Vec<_>) = children
+            .into_iter()
+            .map(|(env, labels)| (ChildOptions { env, owner: owner.clone(), ..ChildOptions::default() }, labels))
+            .unzip();
+        let spec = ForkSpec {
+            tag,
+            children: options,
+            lifetime: Lifetime::Detached,
+            results: Results::AllOrNothing,
+            limits,
+            limit: LIMIT,
+            cancel: None,
+        };
+        let forked = fork(&spec, &self.dirs)?;
+        let ready: Vec<_> = forked.children.into_iter().flatten().collect();
+        let row = |(ready, labels): (&engine::ForkedChild, _)| Sandbox {
+            pid: u32::try_from(ready.pid).ok(),
+            labels,
+            expires_unix,
+            workspace: workspace.clone(),
+            ..row_of(&ready.child)
+        };
+        let made: Vec<Sandbox> = ready.iter().zip(labels).map(row).collect();
+        let known = self.registry.change(|change| {
+            made.iter().try_for_each(|new| change.add_sandbox(new).map(|_| ()))?;
+            besides(change, &made)
+        });
+        if let Err(error) = known {
+            let children: Vec<Child> = ready.into_iter().map(|ready| ready.child).collect();
+            for failed in kill_many(&children).into_iter().filter_map(Result::err) {
+                log::error!("{failed}, and it is not known to the registry");
+            }
+            return Err(error.into());
+        }
+        self.metrics.spawn.record(begun.elapsed().as_secs_f64());
+        self.metrics.counter("forkd_sandboxes_created_total", &[]).increment(made.len() as u64);
+        Ok(made)
+    }
+}
+
+/// A tag in a path or a body.
+pub(crate) fn parse_tag(text: &str) -> Result<Tag, ApiError> {
+    Ok(text.parse()?)
+}
+
+/// A name in a path or a body: it is never a path itself.
+pub(crate) fn check_name(name: &str) -> Result<(), ApiError> {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    if (1..=64).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with('.') {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(64).collect();
+    let message = format!("`{shown}` is not a name; use 1 to 64 letters, digits, `.`, `_` or `-`, not a `.` first");
+    Err(ApiError::new(StatusCode::BAD_REQUEST, Code::InvalidName, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(text: &str) -> Result<Spawn, ApiError> {
+        serde_json::from_str::<CreateSandboxes>(text).unwrap().try_into()
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_before_anything_starts() {
+        for bad in [
+            r#"{"snapshot_tag":"t","n":0}"#,
+            r#"{"snapshot_tag":"t","n":1001}"#,
+            r#"{"snapshot_tag":"../t"}"#,
+            r#"{"snapshot_tag":"t","memory_limit_mib":1}"#,
+            r#"{"snapshot_tag":"t","ttl_secs":0}"#,
+            r#"{"snapshot_tag":"t","ttl_secs":18446744073709551615}"#,
+            r#"{"snapshot_tag":"t","n":2,"per_child":[{}]}"#,
+            r#"{"snapshot_tag":"t","env":{"A B":"c"}}"#,
+            r#"{"snapshot_tag":"t","labels":{"":"c"}}"#,
+        ] {
+            assert_eq!(asked(bad).unwrap_err().status.as_u16(), 400, "{bad}");
+        }
+    }
+
+    #[test]
+    fn each_child_has_its_own_over_what_all_have() {
+        let text = r#"{"snapshot_tag":"t","n":2,"labels":{"a":"1","b":"1"},"env":{"X":"1"},
+                       "per_child":[{"labels":{"b":"2"}},{"env":{"Y":"2"}}]}"#;
+        let spawn = asked(text).unwrap();
+        assert_eq!(spawn.children[0].1["b"], "2");
+        assert_eq!(spawn.children[1].1["b"], "1");
+        let both = [("X", "1"), ("Y", "2")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        assert_eq!(spawn.children[1].0, Variables::try_from(BTreeMap::from(both)).unwrap());
+    }
+
+    #[test]
+    fn names_are_never_paths() {
+        for bad in ["", ".", "..", ".x", "a/b", "../a", "a\0", "a b", "ä", &"x".repeat(65)] {
+            assert!(check_name(bad).is_err(), "{bad:?}");
+        }
+        check_name("Agent_7.b-c").unwrap();
+    }
+}

@@ -1,0 +1,180 @@
+//! What all routes share.
+
+use std::collections::HashSet;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use api::{Code, EventKind, SandboxStatus};
+use engine::{Child, FindError};
+use tokio::sync::{Semaphore, watch};
+use types::Dirs;
+
+use crate::audit::Audit;
+use crate::auth::Auth;
+use crate::error::{ApiError, chain};
+use crate::metrics::Metrics;
+use crate::registry::{Registry, Sandbox};
+
+/// Why a sandbox ended, when nobody knows.
+const ENDED: &str = "its VM ended, by itself or by another program";
+
+/// The daemon, as a route sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct App(Arc<Inner>);
+
+/// What it is made of.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) dirs: Dirs,
+    pub(crate) registry: Registry,
+    pub(crate) auth: Auth,
+    pub(crate) audit: Audit,
+    pub(crate) metrics: Metrics,
+    /// One for each branch that may be written now.
+    pub(crate) branch_slots: Arc<Semaphore>,
+    pub(crate) branch_cap: u32,
+    /// Becomes true when the daemon is about to end: streams without an end of their own end then.
+    pub(crate) stopping: watch::Sender<bool>,
+    /// What somebody does something with that nobody may disturb.
+    busy: Mutex<HashSet<String>>,
+}
+
+impl Deref for App {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+/// The right to do something that nobody may disturb; gives it back when dropped.
+#[derive(Debug)]
+pub(crate) struct Undisturbed {
+    app: App,
+    name: String,
+}
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        self.app.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.name);
+    }
+}
+
+impl App {
+    pub(crate) fn new(dirs: Dirs, registry: Registry, auth: Auth, audit: Audit, branch_cap: u32) -> Self {
+        Self(Arc::new(Inner {
+            dirs,
+            registry,
+            auth,
+            audit,
+            metrics: Metrics::new(),
+            branch_slots: Arc::new(Semaphore::new(usize::try_from(branch_cap).unwrap_or(usize::MAX >> 3))),
+            branch_cap,
+            stopping: watch::Sender::new(false),
+            busy: Mutex::default(),
+        }))
+    }
+
+    /// Runs what blocks, off the reactor. One that panics is an error of its request and of nobody else.
+    pub(crate) async fn verb<T, W>(&self, work: W) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        W: FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    {
+        let app = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&app)).await;
+        done.unwrap_or_else(|error| Err(ApiError::internal(format!("it failed in an unforeseen way: {error}"))))
+    }
+
+    /// The right to do something with this alone.
+    pub(crate) fn undisturbed(&self, kind: &str, name: &str) -> Result<Undisturbed, ApiError> {
+        let key = format!("{kind} {name}");
+        if self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone()) {
+            return Ok(Undisturbed { app: self.clone(), name: key });
+        }
+        let message = format!("somebody does something with {kind} `{name}` right now; try again");
+        Err(ApiError::conflict(Code::Busy, message))
+    }
+}
+
+impl Inner {
+    /// A sandbox that lives, by its exact id. One that is found dead is noted as such; one that nobody knew, because it was
+    /// not made through the daemon, is known from now on.
+    pub(crate) fn living(&self, id: &str) -> Result<(Sandbox, Child), ApiError> {
+        let known = self.registry.sandbox(id)?;
+        if let Some(gone) = known.as_ref().filter(|known| known.status == SandboxStatus::Gone) {
+            return Err(is_gone(id, gone.reason.as_deref().unwrap_or(ENDED)));
+        }
+        let opened = engine::open(id, &self.dirs);
+        match (known, opened) {
+            (Some(known), Ok(child)) => Ok((known, child)),
+            (Some(known), Err(error @ (FindError::Unknown { .. } | FindError::Died(_)))) => {
+                let reason = end_of(&error);
+                self.registry.change(|change| change.end_sandbox(&known.id, EventKind::SandboxGone, &reason))?;
+                Err(is_gone(id, &reason))
+            }
+            (None, Ok(child)) => {
+                let found = self.take_in(&child)?.ok_or_else(|| unknown(id))?;
+                Ok((found, child))
+            }
+            (None, Err(FindError::Unknown { .. } | FindError::Died(_))) => Err(unknown(id)),
+            (_, Err(error)) => Err(error.into()),
+        }
+    }
+
+    /// Makes a living child known that was not made through the daemon. One of ours that is not known is just being made,
+    /// or was just ended.
+    pub(crate) fn take_in(&self, child: &Child) -> Result<Option<Sandbox>, ApiError> {
+        if child.owner() == Some(self.registry.id()) {
+            return Ok(None);
+        }
+        let found = Sandbox { pid: pid_of(child), ..row_of(child) };
+        // Looked at once more: it may have been ended since it was found.
+        let alive = child.is_alive().unwrap_or(false);
+        if alive && self.registry.change(|change| change.add_sandbox(&found))? {
+            log::info!("sandbox {} of `{}` was found and is managed from now on", found.id, found.tag);
+        }
+        Ok(alive.then_some(found))
+    }
+}
+
+/// A living child as the registry has it. Its process is not asked for.
+pub(crate) fn row_of(child: &Child) -> Sandbox {
+    Sandbox {
+        id: child.id().to_owned(),
+        tag: child.tag().to_string(),
+        created_unix: child.created_unix_ms() / 1000,
+        pid: None,
+        memory_limit_mib: child.limits().memory.map(engine::MemoryLimit::mib),
+        labels: std::collections::BTreeMap::new(),
+        expires_unix: None,
+        status: SandboxStatus::Running,
+        reason: None,
+        branch_count: 0,
+        last_branch: None,
+        workspace: None,
+    }
+}
+
+/// Its process, if it has one that answers.
+pub(crate) fn pid_of(child: &Child) -> Option<u32> {
+    let pid = child.pid().unwrap_or_else(|error| {
+        log::debug!("the process of {}: {error}", child.id());
+        None
+    });
+    pid.and_then(|pid| u32::try_from(pid).ok())
+}
+
+/// Why one that is not there any more ended.
+pub(crate) fn end_of(error: &FindError) -> String {
+    if let FindError::Died(death) = error { chain(death) } else { ENDED.into() }
+}
+
+fn unknown(id: &str) -> ApiError {
+    let id: String = id.chars().take(64).collect();
+    ApiError::missing(Code::SandboxNotFound, format!("there is no sandbox `{id}`"))
+}
+
+fn is_gone(id: &str, reason: &str) -> ApiError {
+    ApiError::missing(Code::SandboxGone, format!("sandbox {id} is gone: {reason}"))
+}

@@ -1,0 +1,96 @@
+//! Requests that no good client makes.
+
+use std::io::{Read, Write};
+
+use crate::http::{request, tcp};
+use crate::support::World;
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+#[test]
+fn every_failure_is_told_in_the_same_way() {
+    let world = World::open();
+    let post = |path: &str, headers: &[(&str, &str)], body: &str| world.ask_tcp("POST", path, headers, Some(body));
+    assert_eq!(post("/v1/sandboxes", &[JSON], "{").code(400), "malformed_json");
+    assert_eq!(post("/v1/sandboxes", &[JSON], "[]").code(422), "invalid_request");
+    assert_eq!(post("/v1/sandboxes", &[JSON], r#"{"snapshot_tag":7}"#).code(422), "invalid_request");
+    assert_eq!(post("/v1/sandboxes", &[], "{}").code(415), "unsupported_media_type");
+    assert_eq!(post("/v1/sandboxes", &[("content-type", "text/plain")], "{}").code(415), "unsupported_media_type");
+    assert_eq!(post("/v1/workspaces", &[JSON], r#"{"name":"a/b","snapshot_tag":"base"}"#).code(400), "invalid_name");
+    assert_eq!(post("/v1/tokens", &[JSON], r#"{"name":"../x","scopes":["read"]}"#).code(400), "invalid_name");
+    assert_eq!(post("/v1/tokens", &[JSON], r#"{"name":"x","scopes":[]}"#).code(400), "invalid_request");
+    assert_eq!(post("/v1/snapshots", &[JSON], r#"{"tag":"x","recipe":"../../etc"}"#).code(400), "invalid_request");
+    assert_eq!(
+        post("/v1/snapshots", &[JSON], r#"{"tag":"x","kernel":"/no","rootfs":"/no"}"#).code(400),
+        "invalid_request"
+    );
+    assert_eq!(world.ask_tcp("GET", "/nowhere", &[], None).code(404), "route_not_found");
+    assert_eq!(world.ask_tcp("PUT", "/v1/sandboxes", &[], None).code(405), "method_not_allowed");
+    let big = format!(r#"{{"snapshot_tag":"{}"}}"#, "x".repeat(17 << 20));
+    assert_eq!(post("/v1/sandboxes", &[JSON], &big).code(413), "too_large");
+    let answer = world.ask_tcp("GET", "/v1/sandboxes/none", &[], None);
+    assert_eq!(answer.header("x-request-id").map(str::len), Some(16));
+}
+
+#[test]
+fn no_name_leads_out_of_its_place() {
+    let world = World::open();
+    let names = [
+        "..",
+        "%2e%2e",
+        "..%2f..%2fetc%2fpasswd",
+        "%2fetc%2fpasswd",
+        "a%00b",
+        "%ff",
+        ".lock",
+        "sb-..",
+        "sb-%2f..",
+        "x%0ay",
+    ];
+    for name in names {
+        for (method, path, body) in [
+            ("GET", format!("/v1/sandboxes/{name}"), None),
+            ("DELETE", format!("/v1/sandboxes/{name}"), None),
+            ("POST", format!("/v1/sandboxes/{name}/ping"), None),
+            ("GET", format!("/v1/sandboxes/{name}/console"), None),
+            ("POST", format!("/v1/sandboxes/{name}/exec"), Some(r#"{"args":["echo"]}"#)),
+            ("POST", format!("/v1/sandboxes/{name}/branch"), Some("{}")),
+            ("GET", format!("/v1/snapshots/{name}/info"), None),
+            ("DELETE", format!("/v1/snapshots/{name}"), None),
+            ("POST", format!("/v1/snapshots/{name}/compact"), Some(r#"{"to":"x"}"#)),
+            ("POST", "/v1/snapshots/base/compact".into(), Some(r#"{"to":"../x"}"#)),
+            ("GET", format!("/v1/workspaces/{name}"), None),
+            ("POST", format!("/v1/workspaces/{name}/resume"), None),
+            ("DELETE", format!("/v1/workspaces/{name}"), None),
+            ("DELETE", format!("/v1/tokens/{name}"), None),
+        ] {
+            let answer = world.ask_tcp(method, &path, &[JSON], body);
+            assert!((400..500).contains(&answer.status), "{method} {path}: {} {}", answer.status, answer.text());
+        }
+    }
+    assert!(world.dirs.data.join("snapshots/base/manifest.json").exists());
+}
+
+#[test]
+fn whoever_says_nothing_or_nonsense_disturbs_nobody() {
+    let world = World::open();
+    let mut silent: Vec<_> = (0..50).map(|_| tcp(world.port())).collect();
+    silent[0].write_all(b"POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{").unwrap();
+    silent[1].write_all(b"GET / HT").unwrap();
+    for nonsense in [&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..], b"\0\0\0\0", &[b'A'; 100_000]] {
+        let mut stream = tcp(world.port());
+        // Whoever is not understood may be cut short while he speaks.
+        drop(stream.write_all(nonsense));
+        drop(stream.shutdown(std::net::Shutdown::Write));
+        let mut said = Vec::new();
+        drop(stream.read_to_end(&mut said));
+        assert!(said.is_empty() || said.starts_with(b"HTTP/1.1 4"), "{}", String::from_utf8_lossy(&said));
+    }
+    let cut = request("POST", "/v1/sandboxes", &[JSON], Some(r#"{"snapshot_tag":"base"}"#));
+    let mut truncated = tcp(world.port());
+    truncated.write_all(&cut.as_bytes()[..cut.len() - 5]).unwrap();
+    drop(truncated);
+    assert_eq!(world.spawn(1).len(), 1);
+    assert_eq!(world.living().len(), 1, "what was cut short made nothing");
+    drop(silent);
+}

@@ -1,0 +1,251 @@
+//! A home with a snapshot in it, and a daemon over it that can be killed and started again.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use layer::Writer;
+use serde_json::{Value, json};
+use store::{Described, Existing, Origin, Store};
+use types::{Dirs, GuestMemorySize, VcpuCount};
+
+use crate::http::{Answer, PATIENCE, exchange, request, tcp, unix};
+
+/// The file token of daemons that have one.
+pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// A home with a daemon.
+pub(crate) struct World {
+    pub(crate) home: tempfile::TempDir,
+    pub(crate) dirs: Dirs,
+    daemon: Option<Child>,
+    /// What it has logged.
+    log: Arc<Mutex<String>>,
+    port: u16,
+    with_token: bool,
+}
+
+impl World {
+    /// A daemon that is open to this host.
+    pub(crate) fn open() -> Self {
+        Self::new(false)
+    }
+
+    /// A daemon that wants a token.
+    pub(crate) fn closed() -> Self {
+        Self::new(true)
+    }
+
+    fn new(with_token: bool) -> Self {
+        // Short, because sockets' paths are.
+        let home = tempfile::Builder::new().prefix("fd").tempdir().unwrap();
+        let dirs = Dirs::under(home.path());
+        fs::write(home.path().join("image"), [0; 4096]).unwrap();
+        fs::write(home.path().join("token"), format!("{TOKEN}\n")).unwrap();
+        symlink(built("scripted-vmm-of-daemon"), home.path().join("obeys")).unwrap();
+        let mut world = Self { home, dirs, daemon: None, log: Arc::default(), port: 0, with_token };
+        world.take_snapshot("base");
+        world.start();
+        world
+    }
+
+    pub(crate) fn take_snapshot(&self, tag: &str) {
+        let origin = Origin::booted(vec![self.home.path().join("image")]);
+        let staged = Store::new(&self.dirs).stage(&tag.parse().unwrap(), Existing::Keep, origin).unwrap();
+        staged.state().unwrap().write_all(b"state").unwrap();
+        for file in [staged.memory().unwrap(), staged.layer(0).unwrap()] {
+            Writer::create(&file, 4096).unwrap().finish().unwrap();
+        }
+        let described = Described {
+            recipe: None,
+            kernel: "none".into(),
+            agent: "scripted".into(),
+            vcpus: VcpuCount::DEFAULT,
+            memory: GuestMemorySize::DEFAULT,
+            network: false,
+            interpreter: None,
+            pause_us: None,
+        };
+        staged.commit(described).unwrap();
+    }
+
+    /// Starts the daemon and waits until it says that it listens.
+    pub(crate) fn start(&mut self) {
+        let mut command = self.command(&["--bind", "127.0.0.1:0"]);
+        let mut daemon = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(daemon.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("listening on") {
+            line.clear();
+            assert_ne!(lines.read_line(&mut line).unwrap(), 0, "the daemon ended: {}", self.log());
+            self.log.lock().unwrap().push_str(&line);
+        }
+        let address = line.split("://").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+        self.port = address.rsplit(':').next().unwrap().parse().unwrap();
+        let log = Arc::clone(&self.log);
+        std::thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                let mut log = log.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        self.daemon = Some(daemon);
+    }
+
+    /// The daemon's command line.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(built("serve"));
+        command.args(words).env_clear();
+        command.env("FORKD_HOME", self.home.path()).env("FORKD_VMM", self.home.path().join("obeys"));
+        if self.with_token {
+            command.arg("--token-file").arg(self.home.path().join("token"));
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    /// Ends the daemon without a word.
+    pub(crate) fn kill_daemon(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+    }
+
+    /// Asks the daemon to end; how it ended.
+    pub(crate) fn stop_daemon(&mut self) -> Option<i32> {
+        self.signal(rustix::process::Signal::TERM);
+        self.daemon.take().unwrap().wait().unwrap().code()
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = i32::try_from(self.daemon.as_ref().unwrap().id()).unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dirs.run.join("forkd.sock")
+    }
+
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A request over the unix socket.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
+        self.ask_with(method, path, &[], body)
+    }
+
+    pub(crate) fn ask_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Answer {
+        let body = body.map(|body| body.to_string());
+        let mut headers = headers.to_vec();
+        if body.is_some() {
+            headers.push(("content-type", "application/json"));
+        }
+        let text = request(method, path, &headers, body.as_deref());
+        exchange(unix(&self.socket()), text.as_bytes()).unwrap()
+    }
+
+    /// A request over TCP.
+    pub(crate) fn ask_tcp(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> Answer {
+        exchange(tcp(self.port), request(method, path, headers, body).as_bytes()).unwrap()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Value {
+        self.ask("GET", path, None).expect(200).json()
+    }
+
+    pub(crate) fn post(&self, path: &str, body: Value, status: u16) -> Value {
+        self.ask("POST", path, Some(body)).expect(status).json()
+    }
+
+    /// So many sandboxes; their ids.
+    pub(crate) fn spawn(&self, count: usize) -> Vec<String> {
+        let made = self.post("/v1/sandboxes", json!({ "snapshot_tag": "base", "n": count }), 201);
+        made.as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// The ids of all that the engine sees living.
+    pub(crate) fn living(&self) -> Vec<String> {
+        engine::list(&self.dirs).unwrap().iter().map(|child| child.id().to_owned()).collect()
+    }
+
+    /// What begins a stream of events; the rest comes line by line.
+    pub(crate) fn stream(&self, method: &str, path: &str, body: Option<Value>) -> Lines {
+        let body = body.map(|body| body.to_string());
+        let text = request(method, path, &[("content-type", "application/json")], body.as_deref());
+        let mut stream = unix(&self.socket());
+        stream.write_all(text.as_bytes()).unwrap();
+        Lines(BufReader::new(stream))
+    }
+}
+
+/// An answer that goes on.
+pub(crate) struct Lines(BufReader<std::os::unix::net::UnixStream>);
+
+impl Lines {
+    /// Reads until a line has this in it.
+    pub(crate) fn until(&mut self, wanted: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(self.0.read_line(&mut line).unwrap(), 0, "`{wanted}` never came");
+            if line.contains(wanted) {
+                return line;
+            }
+        }
+    }
+
+    /// All that comes until the end.
+    pub(crate) fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        self.0.read_to_string(&mut rest).unwrap();
+        rest
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            drop(daemon.kill());
+            drop(daemon.wait());
+        }
+        drop(engine::kill_many(&engine::list(&self.dirs).unwrap_or_default()));
+        let templates = fs::read_dir(self.dirs.run.join("templates")).into_iter().flatten().flatten();
+        for tag in templates.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+            drop(engine::stop_template(&tag, &self.dirs));
+        }
+        if std::thread::panicking() {
+            eprintln!("the daemon's log:\n{}", self.log());
+        }
+    }
+}
+
+/// A program of this crate's examples: this test lies in deps/, beside examples/.
+fn built(name: &str) -> PathBuf {
+    let deps = std::env::current_exe().unwrap();
+    let built = deps.ancestors().nth(2).unwrap().join("examples").join(name);
+    built.canonicalize().unwrap_or_else(|error| panic!("{}: {error}", built.display()))
+}
+
+/// Waits for what another process does.
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < until, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether a file holds this text.
+pub(crate) fn holds(path: &Path, text: &str) -> bool {
+    fs::read_to_string(path).is_ok_and(|all| all.contains(text))
+}

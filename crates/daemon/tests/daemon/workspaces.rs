@@ -1,0 +1,60 @@
+//! Workspaces survive their sandboxes, and the daemon.
+
+use serde_json::json;
+
+use crate::support::{World, wait_until};
+
+#[test]
+fn a_workspace_is_put_away_and_taken_up() {
+    let mut world = World::open();
+    let body = json!({ "name": "Mine", "snapshot_tag": "base", "env": { "A": "b" } });
+    let made = world.post("/v1/workspaces", body.clone(), 201);
+    assert_eq!((&made["status"], &made["source_snapshot_tag"]), (&json!("running"), &json!("base")));
+    assert!(made["id"].as_str().unwrap().starts_with("ws-sb-") && made.get("current_state_tag").is_none());
+    assert_eq!(world.ask("POST", "/v1/workspaces", Some(body)).code(409), "workspace_exists");
+    assert_eq!(world.ask("POST", "/v1/workspaces/Mine/resume", None).code(400), "workspace_running");
+    let mut tags = Vec::new();
+    for _ in 0..2 {
+        let put_away = world.post("/v1/workspaces/Mine/suspend", json!({ "diff": false }), 200);
+        assert_eq!(put_away["status"], "suspended");
+        assert!(put_away.get("live_sandbox_id").is_none() && world.living().is_empty());
+        tags.push(put_away["current_state_tag"].as_str().unwrap().to_owned());
+        world.kill_daemon();
+        world.start();
+        assert_eq!(world.get("/v1/workspaces/Mine"), put_away, "it outlives the daemon");
+        let resumed = world.ask("POST", "/v1/workspaces/Mine/resume", None).expect(200).json();
+        assert_eq!(resumed["status"], "running");
+    }
+    assert_eq!(tags[0], "ws-mine-state");
+    assert_ne!(tags[0], tags[1], "the old state stays until the new one is there");
+    let there: Vec<String> = world
+        .get("/v1/snapshots")
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["tag"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(there, ["base", &tags[1]], "and is removed then");
+    let path = format!("/v1/snapshots/{}", tags[1]);
+    assert_eq!(world.ask("DELETE", &path, None).code(409), "snapshot_in_use");
+    world.ask("DELETE", "/v1/workspaces/Mine", None).expect(204);
+    assert!(world.living().is_empty());
+    assert_eq!(world.get("/v1/snapshots").as_array().unwrap().len(), 1);
+    assert_eq!(world.ask("GET", "/v1/workspaces/Mine", None).code(404), "workspace_not_found");
+}
+
+#[test]
+fn one_whose_sandbox_ends_is_stale() {
+    let world = World::open();
+    let made = world.post("/v1/workspaces", json!({ "name": "w", "snapshot_tag": "base" }), 201);
+    let sandbox = made["live_sandbox_id"].as_str().unwrap();
+    world.ask("DELETE", &format!("/v1/sandboxes/{sandbox}"), None).expect(204);
+    wait_until("it is noticed", || world.get("/v1/workspaces/w")["status"] == "stale");
+    assert_eq!(world.ask("POST", "/v1/workspaces/w/suspend", Some(json!({}))).code(400), "workspace_not_running");
+    assert_eq!(world.ask("POST", "/v1/workspaces/w/resume", None).code(409), "workspace_state_lost");
+    world.ask("DELETE", "/v1/workspaces/w", None).expect(204);
+    assert_eq!(
+        world.ask("POST", "/v1/workspaces", Some(json!({ "name": "w", "snapshot_tag": "no" }))).code(404),
+        "snapshot_not_found"
+    );
+}
