@@ -13,6 +13,7 @@
 mod boot;
 mod branch;
 mod cli;
+mod daemon;
 mod disk;
 mod exec;
 mod faults;
@@ -67,6 +68,7 @@ const LONE_TESTS: &[&[Test]] = &[
     branch::torn::TESTS,
     branch::chain::TESTS,
     branch::packs::TESTS,
+    daemon::TESTS,
     fork::leaks::TESTS,
 ];
 /// Tests of the command line and the emulated host as a user has them before him.
