@@ -10,3 +10,12 @@ where
 {
     Option::deserialize(deserializer).map(Some)
 }
+
+/// A field that may be null and must be there.
+pub(crate) fn said<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::deserialize(deserializer)
+}

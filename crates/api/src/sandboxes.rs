@@ -136,8 +136,9 @@ pub struct PatchSandbox {
 /// How much longer it shall live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RenewSandbox {
-    /// From now on; null lets it live until it is killed.
+    /// From now on; null lets it live until it is killed. It must be said: nobody becomes immortal by a slip.
     #[schema(required = true)]
+    #[serde(deserialize_with = "crate::patch::said")]
     pub ttl_secs: Option<u64>,
 }
 

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use api::{EventKind, SandboxStatus};
-use engine::{Child, Status, Store, kill_many, list, sweep, sweep_templates};
+use engine::{Child, FindError, Status, Store, kill_many, list, sweep, sweep_templates};
 
 use crate::error::{ApiError, chain};
 use crate::registry::{BranchRow, Filter};
@@ -74,6 +74,7 @@ pub(crate) fn note_end(app: &App, id: &str) -> Result<(), ApiError> {
     match engine::open(id, &app.dirs) {
         // It was not listed for an instant only.
         Ok(_) => Ok(()),
+        Err(error) if !is_over(&error) => Err(error.into()),
         Err(error) => {
             let reason = end_of(&error);
             log::info!("sandbox {id} is gone: {reason}");
@@ -83,13 +84,25 @@ pub(crate) fn note_end(app: &App, id: &str) -> Result<(), ApiError> {
     }
 }
 
+/// Whether a sandbox that was not found has ended. What the host could not look at may live.
+pub(crate) const fn is_over(error: &FindError) -> bool {
+    matches!(error, FindError::Unknown { .. } | FindError::Died(_))
+}
+
+/// Ends a sandbox, if it lives.
+pub(crate) fn end(app: &App, id: &str) -> Result<(), ApiError> {
+    match engine::open(id, &app.dirs) {
+        Ok(child) => Ok(engine::kill(&child)?),
+        Err(error) if is_over(&error) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Ends sandboxes of workspaces that have let go of them.
 pub(crate) fn end_unwanted(app: &App) -> Result<(), ApiError> {
     for unwanted in app.registry.unwanted()? {
         debug_assert_ne!(unwanted.status, SandboxStatus::Gone);
-        if let Ok(child) = engine::open(&unwanted.id, &app.dirs) {
-            engine::kill(&child)?;
-        }
+        end(app, &unwanted.id)?;
         app.registry.change(|change| change.remove_sandbox(&unwanted.id))?;
     }
     Ok(())

@@ -8,7 +8,9 @@ use api::{Code, ErrorBody};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use engine::{BranchError, FindError, ForkError, KillError, LineageError, SnapshotError, StoreError, TemplateError};
+use engine::{
+    BranchError, FindError, ForkError, KillError, LineageError, PauseError, SnapshotError, StoreError, TemplateError,
+};
 use session::{ErrorCode, SessionError};
 use types::TagError;
 
@@ -200,6 +202,15 @@ impl From<SnapshotError> for ApiError {
     fn from(error: SnapshotError) -> Self {
         match error {
             SnapshotError::Store(error) => error.into(),
+            error => Self::failed(Code::VmFailed, &error),
+        }
+    }
+}
+
+impl From<PauseError> for ApiError {
+    fn from(error: PauseError) -> Self {
+        match error {
+            PauseError::Gone { .. } | PauseError::Died(_) => Self::of(StatusCode::NOT_FOUND, Code::SandboxGone, &error),
             error => Self::failed(Code::VmFailed, &error),
         }
     }

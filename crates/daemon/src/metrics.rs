@@ -71,9 +71,14 @@ impl Metrics {
         histogram.record(took.as_secs_f64());
     }
 
+    /// Puts away what was recorded, which otherwise waits in memory until somebody asks.
+    pub(crate) fn keep_up(&self) {
+        self.handle.run_upkeep();
+    }
+
     /// All of it.
     pub(crate) fn render(&self) -> String {
-        self.handle.run_upkeep();
+        self.keep_up();
         self.handle.render()
     }
 }

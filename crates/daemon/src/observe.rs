@@ -17,6 +17,8 @@ use crate::state::App;
 
 /// The longest text of a client's that is written down.
 const MAX_TEXT: usize = 256;
+/// The methods our routes know.
+const KNOWN_METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +128,9 @@ fn conclude(app: &App, asked: &Asked, identity: Option<&Identity>, response: &Re
         log::error!("request {}: {} {}: {status}: {why}", asked.id, asked.method, asked.path);
     }
     let route = if asked.route.is_empty() { "unknown" } else { &asked.route };
-    let method = if asked.route.is_empty() { "unknown" } else { &asked.method };
+    // Whoever asks chooses the method's name, and each name that is counted stays.
+    let method = KNOWN_METHODS.iter().find(|known| **known == asked.method && !asked.route.is_empty());
+    let method = method.copied().unwrap_or("unknown");
     app.metrics.request(method, route, status, took);
     let subject = |kind: &str| {
         let is_meant = asked.route.starts_with(&format!("/v1/{kind}/"));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::EventKind;
 use engine::list;
 
-use crate::adopt::{end_unwanted, note_end};
+use crate::adopt::{end, end_unwanted, note_end};
 use crate::error::ApiError;
 use crate::registry::{Filter, now_unix};
 use crate::state::App;
@@ -46,6 +46,7 @@ fn watch(app: &App, stopped: &Receiver<()>) {
     let mut round = 0_u32;
     while stopped.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
         round = round.wrapping_add(1);
+        app.metrics.keep_up();
         let looked =
             end_expired(app).and_then(|()| if round.is_multiple_of(ROUNDS) { look_around(app) } else { Ok(()) });
         if let Err(error) = looked {
@@ -57,10 +58,12 @@ fn watch(app: &App, stopped: &Receiver<()>) {
 /// Ends those whose time is up.
 pub(crate) fn end_expired(app: &App) -> Result<(), ApiError> {
     for expired in app.registry.expired(now_unix())? {
-        if let Ok(child) = engine::open(&expired.id, &app.dirs)
-            && let Err(error) = engine::kill(&child)
-        {
-            log::error!("the time of a sandbox is up, but {error}");
+        // Ending others takes a while, in which somebody may have let it live longer.
+        if !app.registry.is_expired(&expired.id, now_unix())? {
+            continue;
+        }
+        if let Err(error) = end(app, &expired.id) {
+            log::error!("the time of sandbox {} is up, but {}", expired.id, error.message);
             continue;
         }
         let reason = "its time to live was up";

@@ -13,7 +13,9 @@ mod schema;
 mod tokens;
 mod workspaces;
 
+use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -89,6 +91,9 @@ impl Registry {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).map_err(|source| RegistryError::Io { path: path.into(), source })?;
         }
+        // It holds what others told us in confidence: the environments of workspaces.
+        let private = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+        private.map_err(|source| RegistryError::Io { path: path.into(), source })?;
         let mut connection = Connection::open(path)?;
         connection.busy_timeout(LOCK_PATIENCE)?;
         connection.pragma_update(None, "journal_mode", "wal")?;

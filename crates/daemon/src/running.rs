@@ -113,7 +113,7 @@ fn run(
     line: &Mutex<Line>,
     say: &mpsc::Sender<Heard>,
 ) -> Result<(), SessionError> {
-    let mut exec = child.exec(request)?;
+    let exec = child.exec(request)?;
     {
         let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*line, Line::Left) {
@@ -133,12 +133,13 @@ fn run(
             let feeder = std::thread::Builder::new().name("stdin".into()).spawn_scoped(scope, feeder);
             feeder.map_err(|source| SessionError::Lost { source })?;
         }
-        hear(&mut exec, say)
+        // Whoever leaves early takes the connection along, for which the feeder may be waiting.
+        hear(exec, say)
     })
 }
 
 /// Passes on what is heard, to the end; or hangs up when nobody listens, which ends the command.
-fn hear(exec: &mut Exec, say: &mpsc::Sender<Heard>) -> Result<(), SessionError> {
+fn hear(mut exec: Exec, say: &mpsc::Sender<Heard>) -> Result<(), SessionError> {
     let mut next = Heard::Started(exec.pid);
     loop {
         let is_last = matches!(next, Heard::Exited { .. });

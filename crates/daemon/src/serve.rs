@@ -25,7 +25,7 @@ use sd_notify::NotifyState;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt as _;
 use types::Dirs;
 
@@ -99,6 +99,7 @@ fn failed(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Err
 pub fn serve(args: &ServeArgs, dirs: Dirs) -> Result<(), ServeError> {
     let config = Config::new(args, dirs)?;
     let _lock = lock(&config.dirs.run)?;
+    engine::raise_descriptors().map_err(failed("raise the limit of open files in", "."))?;
     let auth = Auth::default();
     config.token_file.as_deref().map(|path| auth.load(path)).transpose()?;
     let tls = config.tls.clone().map(|(cert, key)| Tls::load(cert, key)).transpose()?;
@@ -196,9 +197,10 @@ impl Server {
         let Some(tls) = self.tls.clone() else {
             return self.spawn(stream, Peer::Address(peer), router, graceful);
         };
-        let (router, watcher, room) = (router.clone(), graceful.watcher(), Arc::clone(&self.room));
+        let Some(place) = self.place() else { return };
+        let (router, watcher) = (router.clone(), graceful.watcher());
         tokio::spawn(async move {
-            let Ok(_place) = room.acquire_owned().await else { return };
+            let _place = place;
             match tokio::time::timeout(TLS_PATIENCE, tls.acceptor().accept(stream)).await {
                 Ok(Ok(stream)) => converse(stream, Peer::Address(peer), router, watcher).await,
                 Ok(Err(error)) if is_noise(&error) => {}
@@ -208,13 +210,20 @@ impl Server {
         });
     }
 
+    /// Room for a connection; one too many is closed at once, because descriptors are what VMs are reached by.
+    fn place(&self) -> Option<OwnedSemaphorePermit> {
+        let place = Arc::clone(&self.room).try_acquire_owned();
+        place.inspect_err(|_| log::warn!("{MAX_CONNECTIONS} connections are open; one more was closed")).ok()
+    }
+
     fn spawn<S>(&self, stream: S, peer: Peer, router: &Router, graceful: &GracefulShutdown)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (router, watcher, room) = (router.clone(), graceful.watcher(), Arc::clone(&self.room));
+        let Some(place) = self.place() else { return };
+        let (router, watcher) = (router.clone(), graceful.watcher());
         tokio::spawn(async move {
-            let Ok(_place) = room.acquire_owned().await else { return };
+            let _place = place;
             converse(stream, peer, router, watcher).await;
         });
     }

@@ -128,13 +128,15 @@ pub(crate) fn detail(app: &App, tag: &Tag) -> Result<SnapshotDetail, ApiError> {
 /// Removes a snapshot. What was branched through the daemon without being chained stays, whole as it is; other snapshots
 /// that are made of it keep it from going, unless it is said what shall become of them.
 pub(crate) fn remove(app: &App, tag: &Tag, removal: Removal) -> Result<(), ApiError> {
-    if removal != Removal::Force
-        && let Some(workspace) = app.registry.workspace_of_state(tag.as_str())?
-    {
-        let message = format!("`{tag}` is the state of workspace `{workspace}`; delete that, or say force");
-        return Err(ApiError::conflict(Code::SnapshotInUse, message));
-    }
     let store = Store::new(&app.dirs);
+    if removal != Removal::Force {
+        refuse_if_needed(app, tag)?;
+    }
+    if removal == Removal::Cascade {
+        for descendant in descendants(&store, tag)? {
+            refuse_if_needed(app, &descendant)?;
+        }
+    }
     let removal = match (removal, store.info(tag)) {
         (Removal::Plain, Ok(info)) if !is_chained(app, &store, &info)? => Removal::Force,
         (removal, _) => removal,
@@ -146,6 +148,28 @@ pub(crate) fn remove(app: &App, tag: &Tag, removal: Removal) -> Result<(), ApiEr
     };
     app.registry.change(|change| gone.iter().try_for_each(|tag| change.remove_snapshot(tag.as_str())))?;
     Ok(())
+}
+
+/// A workspace needs its state to be resumed, and what its sandbox was forked from to be suspended.
+fn refuse_if_needed(app: &App, tag: &Tag) -> Result<(), ApiError> {
+    let state = app.registry.workspace_of_state(tag.as_str())?.map(|workspace| ("the state", workspace));
+    let needed = match state {
+        Some(state) => Some(state),
+        None => app.registry.workspace_that_runs_of(tag.as_str())?.map(|workspace| ("the base", workspace)),
+    };
+    let Some((what, workspace)) = needed else { return Ok(()) };
+    let message = format!("`{tag}` is {what} of workspace `{workspace}`; delete that, or say force");
+    Err(ApiError::conflict(Code::SnapshotInUse, message))
+}
+
+/// All that is made of a snapshot, directly or not.
+fn descendants(store: &Store, tag: &Tag) -> Result<BTreeSet<Tag>, ApiError> {
+    let (mut found, mut next) = (BTreeSet::new(), vec![tag.clone()]);
+    while let Some(tag) = next.pop() {
+        let dependants = store.info(&tag)?.dependants;
+        next.extend(dependants.into_iter().filter(|dependant| found.insert(dependant.clone())));
+    }
+    Ok(found)
 }
 
 fn is_chained(app: &App, store: &Store, info: &Info) -> Result<bool, ApiError> {

@@ -13,7 +13,7 @@ use api::{Code, CreateWorkspace, WorkspaceStatus};
 use engine::{Removal, Store, StoreError};
 use types::Tag;
 
-use crate::error::ApiError;
+use crate::error::{ApiError, chain};
 use crate::registry::{Workspace, now_unix};
 use crate::snapshots;
 use crate::spawn::{Spawn, check_name, limits, parse_tag, variables};
@@ -83,8 +83,18 @@ impl App {
         };
         let (_, child) = self.living(sandbox)?;
         let tag = self.free_state_tag(name)?;
-        let kept = self.branch_for(name, sandbox, tag)?;
-        self.registry.change_durably(|change| change.suspend_workspace(name, &kept.tag, &kept.dir))?;
+        // What it did after the instant that is kept would be lost without a word.
+        child.pause()?;
+        let kept = self.branch_for(name, sandbox, tag).and_then(|kept| {
+            self.registry.change_durably(|change| change.suspend_workspace(name, &kept.tag, &kept.dir))?;
+            Ok(kept)
+        });
+        if let Err(error) = kept {
+            if let Err(stuck) = child.resume() {
+                log::error!("workspace `{name}` could not be suspended, and stands still: {}", chain(&stuck));
+            }
+            return Err(error);
+        }
         // From here on nothing can be lost any more; what cannot be tidied up now is tidied up later.
         match engine::kill(&child) {
             Ok(()) => self.registry.change(|change| change.remove_sandbox(sandbox))?,
@@ -171,9 +181,9 @@ impl App {
     }
 }
 
-/// `ws-<name>-state`, and when that is taken `ws-<name>-state-2` and so on; tags know no capitals.
+/// `ws-<name>-state`, and when that is taken `ws-<name>-state-2` and so on.
 fn state_tag(name: &str, number: u32) -> Result<Tag, ApiError> {
-    let name: String = name.to_ascii_lowercase().chars().take(MAX_NAME_IN_TAG).collect();
+    let name: String = name.chars().take(MAX_NAME_IN_TAG).collect();
     let suffix = if number == 0 { String::new() } else { format!("-{}", number + 1) };
     parse_tag(&format!("ws-{name}-state{suffix}"))
 }
@@ -184,7 +194,7 @@ mod tests {
 
     #[test]
     fn every_name_makes_a_tag() {
-        assert_eq!(state_tag("Agent_7", 0).unwrap().as_str(), "ws-agent_7-state");
+        assert_eq!(state_tag("Agent_7", 0).unwrap().as_str(), "ws-Agent_7-state");
         assert_eq!(state_tag(&"X".repeat(64), MAX_TAGS).unwrap().as_str().len(), 3 + 40 + 6 + 5);
     }
 }

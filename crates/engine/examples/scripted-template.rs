@@ -189,6 +189,8 @@ fn obey(listener: &OwnedFd) -> Result<(), Anything> {
                 return Ok(connection.send(&FromVmm::Ended { outcome: Outcome::Stopped }, &[])?);
             }
             Ok(Some((ToVmm::Branch, fds))) => branch(&connection, fds)?,
+            Ok(Some((ToVmm::Pause, _))) => connection.send(&FromVmm::Paused, &[])?,
+            Ok(Some((ToVmm::Resume, _))) => connection.send(&FromVmm::Resumed, &[])?,
             _ => {}
         }
     }

@@ -64,6 +64,7 @@ pub use fork::{
 };
 pub use freeze::{FreezeError, Frozen};
 pub use kill::{KillError, kill, kill_many, sweep};
+pub use limits::raise_descriptors;
 pub use lineage::{Lineage, LineageError, LineageNode, LineageSandbox};
 pub use list::{FindError, find, list, open};
 pub use memory::MemoryUse;

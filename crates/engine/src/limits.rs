@@ -5,7 +5,10 @@ use std::io;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Takes as many descriptors as the system allows.
-pub(crate) fn raise_descriptors() -> io::Result<()> {
+///
+/// # Errors
+/// When the system says no.
+pub fn raise_descriptors() -> io::Result<()> {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
         return Ok(());

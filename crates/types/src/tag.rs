@@ -9,14 +9,12 @@ const MAX_TAG: usize = 64;
 
 /// A tag that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{text}` is not a tag; use 1 to 64 lower-case letters, digits, `.`, `_` or `-`, beginning with a letter or digit"
-)]
+#[error("`{text}` is not a tag; use 1 to 64 letters, digits, `.`, `_` or `-`, not beginning with `.` or `-`")]
 pub struct TagError {
     text: String,
 }
 
-/// What a snapshot is called: one path component, never hidden, the same on file systems that ignore case.
+/// What a snapshot is called: one path component, never hidden, and no option of a command.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Tag(Box<str>);
@@ -33,9 +31,9 @@ impl FromStr for Tag {
     type Err = TagError;
 
     fn from_str(text: &str) -> Result<Self, TagError> {
-        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
         let first_fits = text.bytes().next().is_some_and(plain);
-        let rest_fits = text.bytes().all(|b| plain(b) || b"._-".contains(&b));
+        let rest_fits = text.bytes().all(|b| plain(b) || b".-".contains(&b));
         if first_fits && rest_fits && text.len() <= MAX_TAG {
             Ok(Self(text.into()))
         } else {
@@ -72,10 +70,10 @@ mod tests {
 
     #[test]
     fn plain_tags_pass_and_paths_do_not() {
-        for good in ["a", "7", "pyagent", "python-3.12_x", &"x".repeat(64)] {
+        for good in ["a", "7", "pyagent", "python-3.12_x", "PyAgent", "_x", &"x".repeat(64)] {
             assert_eq!(good.parse::<Tag>().unwrap().as_str(), good);
         }
-        for bad in ["", ".", "..", ".x", "-x", "_x", "A", "a/b", "../a", "a b", "a\0", "ä", &"x".repeat(65)] {
+        for bad in ["", ".", "..", ".x", "-x", "a/b", "../a", "a b", "a\0", "ä", &"x".repeat(65)] {
             assert!(bad.parse::<Tag>().is_err(), "{bad:?} was accepted");
         }
         serde_json::from_str::<Tag>(r#""../up""#).unwrap_err();

@@ -134,6 +134,8 @@ fn it_serves_and_is_killed_and_goes_on(host: &Host) -> Result<()> {
     ensure!(engine::open(live, &host.dirs).is_err(), "its sandbox still lives");
     daemon.kill()?;
     daemon.start_again()?;
+    // Nobody removes its state by removing all that is made of what it was forked from.
+    daemon.expect(409, "DELETE", &format!("/v1/snapshots/{BRANCH}?cascade=true"), None)?;
     let resumed = daemon.expect(200, "POST", "/v1/workspaces/e2e-w/resume", None)?;
     let live = resumed["live_sandbox_id"].as_str().context("a sandbox")?;
     ensure!(daemon.sh(live, "cat /root/mark /run/mark; echo $MINE")? == "disk\nlater\nmemory\nlater\nyes");

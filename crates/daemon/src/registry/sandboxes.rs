@@ -124,6 +124,13 @@ impl Registry {
         Ok(statement.query_map([now], read)?.collect::<Result<_, _>>()?)
     }
 
+    /// Whether it lives and its time is up.
+    pub(crate) fn is_expired(&self, id: &str, now: u64) -> Result<bool, RegistryError> {
+        let connection = self.lock();
+        let sql = "SELECT EXISTS (SELECT 1 FROM sandboxes WHERE id = ? AND expires_unix <= ? AND status <> 'gone')";
+        Ok(connection.prepare_cached(sql)?.query_row(rusqlite::params![id, now], |row| row.get(0))?)
+    }
+
     /// Living ones of workspaces that have let go of them.
     pub(crate) fn unwanted(&self) -> Result<Vec<Sandbox>, RegistryError> {
         let connection = self.lock();

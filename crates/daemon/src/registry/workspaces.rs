@@ -62,6 +62,15 @@ impl Registry {
         let mut statement = connection.prepare_cached("SELECT name FROM workspaces WHERE state_tag = ?")?;
         Ok(statement.query_row([tag], |row| row.get(0)).optional()?)
     }
+
+    /// The workspace whose sandbox was forked from this tag and lives.
+    pub(crate) fn workspace_that_runs_of(&self, tag: &str) -> Result<Option<String>, RegistryError> {
+        let connection = self.lock();
+        let sql = "SELECT workspaces.name FROM workspaces JOIN sandboxes ON workspaces.sandbox = sandboxes.id
+                   WHERE sandboxes.tag = ? AND sandboxes.status <> 'gone' LIMIT 1";
+        let mut statement = connection.prepare_cached(sql)?;
+        Ok(statement.query_row([tag], |row| row.get(0)).optional()?)
+    }
 }
 
 impl Change<'_> {

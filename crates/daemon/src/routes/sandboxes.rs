@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use sha2::{Digest as _, Sha256};
 
 use super::Failures;
+use crate::adopt::end;
 use crate::auth::Identity;
 use crate::body::{ApiJson, ApiQuery, Name, WithBytes};
 use crate::error::ApiError;
@@ -175,7 +176,7 @@ pub(super) async fn remove(State(app): State<App>, Name(id): Name) -> Result<Sta
     app.verb(move |app| {
         match app.living(&id) {
             Ok((_, child)) => engine::kill(&child)?,
-            Err(error) if error.code == Code::SandboxGone => {}
+            Err(error) if error.code == Code::SandboxGone => end(app, &id)?,
             Err(error) => return Err(error),
         }
         app.registry.change(|change| change.remove_sandbox(&id))?;

@@ -13,6 +13,7 @@ fn a_workspace_is_put_away_and_taken_up() {
     assert!(made["id"].as_str().unwrap().starts_with("ws-sb-") && made.get("current_state_tag").is_none());
     assert_eq!(world.ask("POST", "/v1/workspaces", Some(body)).code(409), "workspace_exists");
     assert_eq!(world.ask("POST", "/v1/workspaces/Mine/resume", None).code(400), "workspace_running");
+    assert_eq!(world.ask("DELETE", "/v1/snapshots/base", None).code(409), "snapshot_in_use");
     let mut tags = Vec::new();
     for _ in 0..2 {
         let put_away = world.post("/v1/workspaces/Mine/suspend", json!({ "diff": false }), 200);
@@ -25,7 +26,7 @@ fn a_workspace_is_put_away_and_taken_up() {
         let resumed = world.ask("POST", "/v1/workspaces/Mine/resume", None).expect(200).json();
         assert_eq!(resumed["status"], "running");
     }
-    assert_eq!(tags[0], "ws-mine-state");
+    assert_eq!(tags[0], "ws-Mine-state");
     assert_ne!(tags[0], tags[1], "the old state stays until the new one is there");
     let there: Vec<String> = world
         .get("/v1/snapshots")
