@@ -24,7 +24,7 @@ demo: build ## Warm up a microVM with Python and numpy, fork it N=10 times, let 
 test: build unit sdk vmtest ## All tests, the VM tests in real VMs
 
 unit: setup
-	@cargo test --quiet --workspace --exclude e2e --lib --bins --tests --examples
+	@cargo test --quiet --workspace --exclude e2e
 
 sdk: $(VENV)/ready ## Check and test the Python SDK, as far as that needs no VM
 	@cd sdk/python && $(abspath $(VENV))/bin/ruff check --quiet . && $(abspath $(VENV))/bin/ruff format --quiet --check .
