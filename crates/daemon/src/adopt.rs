@@ -44,6 +44,9 @@ pub(crate) fn adopt(app: &App) -> Result<Found, ApiError> {
         match living.remove(&sandbox.id) {
             Some(child) => {
                 found.adopted += 1;
+                if sandbox.workspace.is_some() {
+                    go_on(&child);
+                }
                 let pid = pid_of(&child);
                 if pid != sandbox.pid {
                     app.registry.change(|change| change.correct_pid(&sandbox.id, pid))?;
@@ -51,7 +54,7 @@ pub(crate) fn adopt(app: &App) -> Result<Found, ApiError> {
             }
             None => {
                 found.gone += 1;
-                note_end(app, &sandbox.id)?;
+                note_end(app, &sandbox.id);
             }
         }
     }
@@ -69,18 +72,32 @@ pub(crate) fn adopt(app: &App) -> Result<Found, ApiError> {
     Ok(found)
 }
 
-/// Notes that a sandbox ended, with the reason if the host knows it.
-pub(crate) fn note_end(app: &App, id: &str) -> Result<(), ApiError> {
-    match engine::open(id, &app.dirs) {
+/// Lets a workspace's sandbox go on that stands still: its daemon was ended while it suspended it.
+fn go_on(child: &Child) {
+    if child.is_paused()
+        && let Err(error) = child.resume()
+    {
+        log::error!("sandbox {} of a workspace stands still: {}", child.id(), chain(&error));
+    }
+}
+
+/// Notes that a sandbox ended, with the reason if the host knows it. One that cannot be looked at stays what it was, and
+/// keeps nobody from looking at the others.
+pub(crate) fn note_end(app: &App, id: &str) {
+    let noted = match engine::open(id, &app.dirs) {
         // It was not listed for an instant only.
         Ok(_) => Ok(()),
-        Err(error) if !is_over(&error) => Err(error.into()),
-        Err(error) => {
+        Err(error) if is_over(&error) => {
             let reason = end_of(&error);
             log::info!("sandbox {id} is gone: {reason}");
             app.metrics.counter("forkd_sandboxes_gone_total", &[]).increment(1);
-            Ok(app.registry.change(|change| change.end_sandbox(id, EventKind::SandboxGone, &reason))?)
+            let ended = app.registry.change(|change| change.end_sandbox(id, EventKind::SandboxGone, &reason));
+            ended.map_err(ApiError::from)
         }
+        Err(error) => Err(error.into()),
+    };
+    if let Err(error) = noted {
+        log::warn!("nobody can tell whether sandbox {id} lives: {}", error.message);
     }
 }
 

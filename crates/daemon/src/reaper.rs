@@ -79,7 +79,7 @@ pub(crate) fn look_around(app: &App) -> Result<(), ApiError> {
     let living = list(&app.dirs)?;
     let ids: BTreeSet<&str> = living.iter().map(engine::Child::id).collect();
     for sandbox in known.iter().filter(|sandbox| !ids.contains(sandbox.id.as_str())) {
-        note_end(app, &sandbox.id)?;
+        note_end(app, &sandbox.id);
     }
     let known: BTreeSet<&str> = known.iter().map(|sandbox| sandbox.id.as_str()).collect();
     for child in living.iter().filter(|child| !known.contains(child.id())) {

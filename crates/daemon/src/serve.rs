@@ -213,7 +213,7 @@ impl Server {
     /// Room for a connection; one too many is closed at once, because descriptors are what VMs are reached by.
     fn place(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.room).try_acquire_owned();
-        place.inspect_err(|_| log::warn!("{MAX_CONNECTIONS} connections are open; one more was closed")).ok()
+        place.inspect_err(|_| log::debug!("{MAX_CONNECTIONS} connections are open; one more was closed")).ok()
     }
 
     fn spawn<S>(&self, stream: S, peer: Peer, router: &Router, graceful: &GracefulShutdown)

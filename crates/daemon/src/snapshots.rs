@@ -133,9 +133,7 @@ pub(crate) fn remove(app: &App, tag: &Tag, removal: Removal) -> Result<(), ApiEr
         refuse_if_needed(app, tag)?;
     }
     if removal == Removal::Cascade {
-        for descendant in descendants(&store, tag)? {
-            refuse_if_needed(app, &descendant)?;
-        }
+        store.descendants(tag)?.iter().try_for_each(|descendant| refuse_if_needed(app, descendant))?;
     }
     let removal = match (removal, store.info(tag)) {
         (Removal::Plain, Ok(info)) if !is_chained(app, &store, &info)? => Removal::Force,
@@ -160,16 +158,6 @@ fn refuse_if_needed(app: &App, tag: &Tag) -> Result<(), ApiError> {
     let Some((what, workspace)) = needed else { return Ok(()) };
     let message = format!("`{tag}` is {what} of workspace `{workspace}`; delete that, or say force");
     Err(ApiError::conflict(Code::SnapshotInUse, message))
-}
-
-/// All that is made of a snapshot, directly or not.
-fn descendants(store: &Store, tag: &Tag) -> Result<BTreeSet<Tag>, ApiError> {
-    let (mut found, mut next) = (BTreeSet::new(), vec![tag.clone()]);
-    while let Some(tag) = next.pop() {
-        let dependants = store.info(&tag)?.dependants;
-        next.extend(dependants.into_iter().filter(|dependant| found.insert(dependant.clone())));
-    }
-    Ok(found)
 }
 
 fn is_chained(app: &App, store: &Store, info: &Info) -> Result<bool, ApiError> {

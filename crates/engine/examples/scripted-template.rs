@@ -16,8 +16,8 @@ use std::thread;
 use layer::Writer;
 use proto::codec::{Channel, read_frame, read_message, write_frame, write_message};
 use proto::control::{
-    ChildSpec, ControlSocket, DiskBase, DiskLayers, Extent, ForkedChild, FromVmm, Lifetime, Outcome, RefusalCode,
-    ToVmm, WriteSpec,
+    ChildSpec, ControlSocket, DiskBase, DiskLayers, Extent, ForkedChild, FromVmm, Lifetime, Outcome, PAUSED,
+    RefusalCode, ToVmm, WriteSpec,
 };
 use proto::guest::{
     AgentHello, ErrorCode, Evaluated, ExecRequest, ExitStatus, GENERATION, InterpreterState, Renewed, Reply, Request,
@@ -178,10 +178,10 @@ fn child(spec: &ChildSpec, fate: &str, asker: ControlSocket) -> Result<(), Anyth
             });
         }
     });
-    obey(&listener)
+    obey(&listener, &spec.dir.join(PAUSED))
 }
 
-fn obey(listener: &OwnedFd) -> Result<(), Anything> {
+fn obey(listener: &OwnedFd, mark: &Path) -> Result<(), Anything> {
     loop {
         let connection = ControlSocket::from(rustix::net::accept(listener)?);
         match connection.recv() {
@@ -189,8 +189,14 @@ fn obey(listener: &OwnedFd) -> Result<(), Anything> {
                 return Ok(connection.send(&FromVmm::Ended { outcome: Outcome::Stopped }, &[])?);
             }
             Ok(Some((ToVmm::Branch, fds))) => branch(&connection, fds)?,
-            Ok(Some((ToVmm::Pause, _))) => connection.send(&FromVmm::Paused, &[])?,
-            Ok(Some((ToVmm::Resume, _))) => connection.send(&FromVmm::Resumed, &[])?,
+            Ok(Some((ToVmm::Pause, _))) => {
+                std::fs::write(mark, "")?;
+                connection.send(&FromVmm::Paused, &[])?;
+            }
+            Ok(Some((ToVmm::Resume, _))) => {
+                std::fs::remove_file(mark)?;
+                connection.send(&FromVmm::Resumed, &[])?;
+            }
             _ => {}
         }
     }

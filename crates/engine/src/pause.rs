@@ -3,15 +3,13 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use proto::control::{ControlError, FromVmm, ToVmm};
+use proto::control::{ControlError, FromVmm, PAUSED, ToVmm};
 
 use crate::child::{Child, Death};
 use crate::hearing::{Waited, hear};
 
 /// How long a child may take to stop. What it really takes are milliseconds; a busy host takes longer.
 const LIMIT: Duration = Duration::from_secs(60);
-/// In the child's directory while it is paused; made and removed by its VMM.
-const MARK: &str = "paused";
 
 /// Whether a child runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +82,7 @@ impl Child {
     /// Whether it is paused. Looks at its directory and asks nobody.
     #[must_use]
     pub fn is_paused(&self) -> bool {
-        self.path().join(MARK).exists()
+        self.path().join(PAUSED).exists()
     }
 
     /// Whether it runs.
@@ -163,7 +161,7 @@ mod tests {
         let child = dir.child();
         assert_eq!(child.status().unwrap(), ChildStatus::Running);
         assert!(matches!(child.ping(), Err(SessionError::Unreachable { .. })));
-        std::fs::write(child.path().join(MARK), "").unwrap();
+        std::fs::write(child.path().join(PAUSED), "").unwrap();
         assert_eq!(child.status().unwrap(), ChildStatus::Paused);
         assert!(matches!(child.ping(), Err(SessionError::Paused { .. })));
     }

@@ -26,6 +26,9 @@ pub use messages::{
     Lifetime, LoadSpec, NetSpec, Outcome, RefusalCode, ToVmm, VmSpec, VsockSpec, WriteSpec,
 };
 
+/// The file in a VM's directory that is there while the VM is paused; its VMM makes and removes it.
+pub const PAUSED: &str = "paused";
+
 /// The largest packet either side sends.
 const MAX_PACKET: usize = 64 << 10;
 /// The most descriptors beside one packet.

@@ -107,4 +107,13 @@ impl Store {
         let dependants = family.children(tag);
         Ok(Info { status, ancestors, dependants })
     }
+
+    /// All that is made of a snapshot, directly or not: what [`crate::Removal::Cascade`] would take along. None for a tag
+    /// that nothing has. Changes nothing.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn descendants(&self, tag: &Tag) -> Result<Vec<Tag>, StoreError> {
+        Ok(Family::of(self)?.descendants(tag))
+    }
 }

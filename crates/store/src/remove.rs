@@ -139,7 +139,7 @@ impl Family {
     }
 
     /// Those made of it, and those made of them: each after what it is made of.
-    fn descendants(&self, tag: &Tag) -> Vec<Tag> {
+    pub(crate) fn descendants(&self, tag: &Tag) -> Vec<Tag> {
         let mut found = self.children(tag);
         let mut next = 0;
         while let Some(tag) = found.get(next).cloned() {

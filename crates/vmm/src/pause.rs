@@ -7,14 +7,12 @@
 use std::fs::File;
 use std::io;
 
+use proto::control::PAUSED as MARK;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::freeze::CaptureError;
 use crate::vm::Vm;
-
-/// In the VM's directory while it is paused.
-const MARK: &str = "paused";
 
 /// Why a VM is as it was.
 #[derive(Debug, thiserror::Error)]

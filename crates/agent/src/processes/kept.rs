@@ -12,7 +12,6 @@ const CHUNK_COST: usize = 64;
 #[derive(Debug)]
 pub(super) struct Kept {
     chunks: VecDeque<Chunk>,
-    cost: usize,
     limit: usize,
     /// All that was ever written.
     end: u64,
@@ -26,10 +25,6 @@ struct Chunk {
 }
 
 impl Chunk {
-    const fn cost(&self) -> usize {
-        CHUNK_COST + self.bytes.len()
-    }
-
     const fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64
     }
@@ -49,7 +44,7 @@ pub(super) struct Piece {
 impl Kept {
     /// Keeps at least so much, and not much more.
     pub(super) const fn new(limit: usize) -> Self {
-        Self { chunks: VecDeque::new(), cost: 0, limit, end: 0 }
+        Self { chunks: VecDeque::new(), limit, end: 0 }
     }
 
     /// Adds what was written; at most a frame of it at once.
@@ -57,19 +52,19 @@ impl Kept {
         match self.chunks.back_mut() {
             Some(last) if last.channel == channel && last.bytes.len() + bytes.len() <= MAX_CHUNK => {
                 last.bytes.extend_from_slice(bytes);
-                self.cost += bytes.len();
             }
-            _ => {
-                let chunk = Chunk { start: self.end, channel, bytes: bytes.into() };
-                self.cost += chunk.cost();
-                self.chunks.push_back(chunk);
-            }
+            _ => self.chunks.push_back(Chunk { start: self.end, channel, bytes: bytes.into() }),
         }
         self.end += bytes.len() as u64;
-        while let Some(first) = self.chunks.front().filter(|first| self.cost - first.cost() >= self.limit) {
-            self.cost -= first.cost();
+        while self.chunks.front().is_some_and(|first| self.goes(first)) {
             self.chunks.pop_front();
         }
+    }
+
+    /// Whether as much is kept without it, or there are so many pieces that they cost as much as what is in them.
+    fn goes(&self, first: &Chunk) -> bool {
+        let rest = self.end - first.end();
+        rest >= self.limit as u64 || self.chunks.len() > self.limit / CHUNK_COST
     }
 
     /// What comes at this place; nothing at the end.
@@ -107,7 +102,8 @@ mod tests {
             let bytes = vec![round.to_le_bytes()[0]; (round % 5) as usize + 1];
             kept.push(channel, &bytes);
             all.extend(bytes.iter().map(|byte| (channel, *byte)));
-            assert!(kept.cost < 2000 + CHUNK_COST + 32, "{}", kept.cost);
+            let bytes: usize = kept.chunks.iter().map(|chunk| chunk.bytes.len()).sum();
+            assert!(bytes < 2000 + 32 && kept.chunks.len() <= 2000 / CHUNK_COST, "{bytes} in {}", kept.chunks.len());
         }
         for place in [0, 1, all.len() / 2, all.len() - 9, all.len() - 1, all.len()] {
             let (skipped, read) = read(&kept, place as u64);

@@ -53,6 +53,10 @@ impl World {
         world
     }
 
+    pub(crate) fn dirs(&self) -> &Dirs {
+        &self.dirs
+    }
+
     pub(crate) fn take_snapshot(&self, tag: &str) {
         let origin = Origin::booted(vec![self.home.path().join("image")]);
         let staged = Store::new(&self.dirs).stage(&tag.parse().unwrap(), Existing::Keep, origin).unwrap();

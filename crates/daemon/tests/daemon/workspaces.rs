@@ -44,6 +44,30 @@ fn a_workspace_is_put_away_and_taken_up() {
     assert_eq!(world.ask("GET", "/v1/workspaces/Mine", None).code(404), "workspace_not_found");
 }
 
+/// As a daemon leaves it that is killed while it suspends.
+#[test]
+fn one_that_stands_still_goes_on_with_the_next_daemon() {
+    let mut world = World::open();
+    let made = world.post("/v1/workspaces", json!({ "name": "w", "snapshot_tag": "base" }), 201);
+    let sandbox = made["live_sandbox_id"].as_str().unwrap();
+    let child = engine::open(sandbox, world.dirs()).unwrap();
+    child.pause().unwrap();
+    world.kill_daemon();
+    world.start();
+    assert!(!child.is_paused());
+    assert_eq!(world.get("/v1/workspaces/w"), made);
+    // One that cannot be looked at keeps nobody from starting, and is not taken for dead.
+    let record = child.path().join("vm.json");
+    let whole = std::fs::read(&record).unwrap();
+    world.kill_daemon();
+    std::fs::write(&record, "{").unwrap();
+    world.start();
+    assert_eq!(world.get("/v1/workspaces/w"), made);
+    std::fs::write(&record, whole).unwrap();
+    world.ask("DELETE", "/v1/workspaces/w", None).expect(204);
+    assert!(world.living().is_empty());
+}
+
 #[test]
 fn one_whose_sandbox_ends_is_stale() {
     let world = World::open();
