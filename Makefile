@@ -1,12 +1,13 @@
 # Every target sets up what it needs. `make help` lists them.
-BIN := $(or $(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/release
+BUILT := $(or $(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu
+BIN := $(BUILT)/release
 # Always together: cargo compiles a dependency anew for each set of packages that wants other features of it.
-PACKAGES := --package cli --package vmm --package agent --package bench --package e2e
+PACKAGES := --package cli --package vmm --package agent --package bench
 
 # Where the Python SDK is tested.
 VENV := $(or $(CARGO_TARGET_DIR),target)/venv
 
-.PHONY: help build demo test unit sdk vmtest lint fuzz bench install clean setup
+.PHONY: help build demo test unit sdk images vmtest lint fuzz bench install clean setup
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -15,16 +16,20 @@ help: ## This list
 setup: ## Install the Debian packages that are missing
 	@cargo xtask setup
 
-build: setup ## Build forkd, forkd-vmm, forkd-agent and what measures and tests them
+build: setup ## Build forkd, forkd-vmm, forkd-agent and what measures them
 	@cargo build --release $(PACKAGES)
 
 demo: build ## Warm up a microVM with Python and numpy, fork it N=10 times, let each calculate, print the times
 	@N=$(N) $(BIN)/bench demo
 
-test: build unit sdk vmtest ## All tests, the VM tests in real VMs
+test: setup ## All tests, the VM tests in real VMs
+	@cargo build --workspace
+	@$(MAKE) --no-print-directory --jobs --output-sync unit sdk images
+	@$(MAKE) --no-print-directory vmtest
 
+# Programs and tests are built with the same words, so that nothing is compiled twice.
 unit: setup
-	@cargo test --quiet --workspace --exclude e2e
+	@cargo test --quiet --workspace
 
 sdk: $(VENV)/ready ## Check and test the Python SDK, as far as that needs no VM
 	@cd sdk/python && $(abspath $(VENV))/bin/ruff check --quiet . && $(abspath $(VENV))/bin/ruff format --quiet --check .
@@ -33,8 +38,13 @@ sdk: $(VENV)/ready ## Check and test the Python SDK, as far as that needs no VM
 $(VENV)/ready: sdk/python/pyproject.toml | setup
 	@python3 -m venv $(VENV) && $(VENV)/bin/pip install --quiet --editable 'sdk/python[test]' && touch $@
 
-vmtest: build
-	@$(BIN)/e2e
+images: setup
+	@cargo build --quiet --workspace
+	@$(BUILT)/debug/e2e prepare
+
+vmtest: setup
+	@cargo build --quiet --workspace
+	@$(BUILT)/debug/e2e
 
 lint: ## Format, clippy, dependency direction, shape of the sources
 	@cargo fmt --all --check

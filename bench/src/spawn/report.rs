@@ -109,14 +109,16 @@ impl Summary {
 fn goals(rows: &[Summary]) -> Value {
     let row = |count: usize| rows.iter().find(|row| row.count == count);
     let (hundred, thousand) = (row(100), row(1000));
+    // Of a noisy machine's rounds the middle one says most; the luckiest of each side need not have had the same luck.
     let goal = |found: Option<f64>, limit: f64| {
         found.map_or(Value::Null, |found| json!({"found": rounded(found), "limit": limit, "met": found <= limit}))
     };
     let memory = rows.iter().map(|row| row.private_kib.median).max_by(f64::total_cmp);
     json!({
-        "100_over_floor": goal(hundred.map(|row| row.wall.over(row.floor_wall).min), FLOOR_GOAL),
-        "100_over_floor_with_pit": goal(hundred.map(|row| row.wall.over(row.floor_with_pit).min), FLOOR_GOAL),
-        "1000_over_100": goal(hundred.zip(thousand).map(|(hundred, all)| all.wall.over(hundred.wall).min), GROWTH_GOAL),
+        "100_over_floor": goal(hundred.map(|row| row.wall.over(row.floor_wall).median), FLOOR_GOAL),
+        "100_over_floor_with_pit": goal(hundred.map(|row| row.wall.over(row.floor_with_pit).median), FLOOR_GOAL),
+        "1000_over_100":
+            goal(hundred.zip(thousand).map(|(hundred, all)| all.wall.over(hundred.wall).median), GROWTH_GOAL),
         "private_kib": goal(memory, MEMORY_GOAL_KIB),
     })
 }

@@ -29,8 +29,6 @@ use process::{Control, Outcome, Process, Work};
 
 /// How long a lost interpreter may take to come back with its modules; in an emulated machine it can take a while.
 const RESTART_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a running interpreter may take to be renewed. It answers at once unless C code keeps all of it busy.
-const RENEW_PATIENCE: Duration = Duration::from_secs(45);
 
 /// Why code was not run.
 #[derive(Debug, thiserror::Error)]
@@ -114,11 +112,12 @@ impl WarmInterpreter {
         turn.seat().evaluate(self, &request.code, patience)
     }
 
-    /// Gives a running interpreter its own environment and randomness. One that is started later has both.
-    pub(crate) fn renew(&self, env: &BTreeMap<String, String>) -> Result<(), ControlError> {
+    /// Gives a running interpreter its own environment and randomness. One that is started later has both. It answers at
+    /// once unless C code keeps all of it busy.
+    pub(crate) fn renew(&self, env: &BTreeMap<String, String>, patience: Duration) -> Result<(), ControlError> {
         let mut control = self.control();
         let Some(running) = control.as_mut().filter(|control| control.is_alive()) else { return Ok(()) };
-        match running.renew(env, Instant::now() + RENEW_PATIENCE) {
+        match running.renew(env, Instant::now() + patience) {
             // It ended meanwhile, and took what should have been renewed with it.
             Err(_) if !running.is_alive() => Ok(()),
             renewed => renewed,

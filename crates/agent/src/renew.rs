@@ -13,7 +13,7 @@ mod hooks;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proto::guest::{RenewRequest, Renewed};
 use rustix::io::Errno;
@@ -49,6 +49,16 @@ pub(crate) enum Scope {
     Nothing,
 }
 
+impl Scope {
+    /// How long an interpreter may take: in an emulated host, among many that wake up together, much longer than here.
+    const fn patience(&self) -> Duration {
+        match self {
+            Self::Machine => Duration::from_secs(45),
+            Self::Directory(_) | Self::Nothing => Duration::from_secs(10),
+        }
+    }
+}
+
 /// Renews, one request at a time.
 pub(crate) struct Renewer {
     scope: Scope,
@@ -76,7 +86,7 @@ impl Renewer {
         };
         files::write(root, request)?;
         self.launcher.set_renewed(request.env.as_map().clone());
-        self.interpreter.renew(request.env.as_map())?;
+        self.interpreter.renew(request.env.as_map(), self.scope.patience())?;
         hooks::run(&root.join("etc/forkd/renew.d"), &self.launcher, request)?;
         Ok(Renewed {
             took_us: begun.elapsed().as_micros().try_into().unwrap_or(u64::MAX),

@@ -7,13 +7,19 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use proto::control::{ControlError, ControlSocket, FromVmm, ToVmm};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
+
+use virtio::Readiness;
 
 use crate::reactor::{Reactor, Source};
 
 /// More callers than this at once have to wait.
 const MAX_CONNECTIONS: usize = 64;
+
+/// When somebody waits outside and nobody leaves, it is tried again after so long.
+const NEXT_TRY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The connections of a process.
 #[derive(Debug)]
@@ -60,6 +66,38 @@ impl Controls {
         }
         self.connections[place] = Some(socket);
         Ok(connection)
+    }
+
+    /// Waits until one of them, or of those who call, or the end of `asker` is to be heard of, and lists it in `ready`.
+    /// Whatever else the reactor watches is left alone meanwhile.
+    pub(crate) fn wait(
+        &mut self,
+        asker: Option<&ControlSocket>,
+        ready: &mut Vec<(Source, Readiness)>,
+    ) -> io::Result<()> {
+        let connections = self.connections.iter().enumerate();
+        let mut heard: Vec<_> = connections
+            .filter_map(|(place, socket)| {
+                let connection = u32::try_from(place).ok()?;
+                Some((Source::Control { connection }, PollFd::new(socket.as_ref()?, PollFlags::IN)))
+            })
+            .collect();
+        heard.extend(asker.map(|asker| (Source::Asker, PollFd::new(asker, PollFlags::RDHUP))));
+        // Who could not be let in would be heard of all the time.
+        let callers = self.listener.as_ref().filter(|_| !self.waiting);
+        heard.extend(callers.map(|listener| (Source::Listener, PollFd::new(listener, PollFlags::IN))));
+        let (sources, mut fds): (Vec<_>, Vec<_>) = heard.into_iter().unzip();
+        match poll(&mut fds, self.waiting.then_some(&NEXT_TRY)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let heard = sources.into_iter().zip(fds).filter(|(_, fd)| !fd.revents().is_empty());
+        ready.clear();
+        ready.extend(heard.map(|(source, _)| (source, Readiness { readable: true, ..Readiness::default() })));
+        if ready.is_empty() && self.waiting {
+            ready.push((Source::Listener, Readiness::default()));
+        }
+        Ok(())
     }
 
     /// Lets in all who called. With too many inside already, callers wait in the queue of the socket until one has left; and
@@ -223,6 +261,33 @@ mod tests {
             .output()
             .unwrap();
         assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
+    }
+
+    #[test]
+    fn those_who_give_orders_can_be_listened_to_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let reactor = Reactor::new().unwrap();
+        let device = EventFd::new(1).unwrap();
+        reactor.watch(&device, Source::Queue { device: 0, queue: 0 }).unwrap();
+        let mut controls = Controls::new(Arc::clone(&reactor));
+        controls.listen(proto::control::listen(&path).unwrap()).unwrap();
+        let (asker, asking) = ControlSocket::pair().unwrap();
+        let alone = |controls: &mut Controls| {
+            let mut ready = Vec::new();
+            controls.wait(Some(&asker), &mut ready).unwrap();
+            ready.iter().map(|(source, _)| *source).collect::<Vec<_>>()
+        };
+        let caller = socket();
+        connect(&caller, &path);
+        assert_eq!(alone(&mut controls), [Source::Listener]);
+        controls.accept();
+        let caller = ControlSocket::from(caller);
+        caller.send(&ToVmm::Resume, &[]).unwrap();
+        assert_eq!(alone(&mut controls), [Source::Control { connection: 0 }]);
+        assert!(matches!(controls.hear(0), Heard::Said(ToVmm::Resume, _)));
+        drop(asking);
+        assert_eq!(alone(&mut controls), [Source::Asker]);
     }
 
     #[test]

@@ -21,8 +21,6 @@ pub(crate) enum Source {
         /// Which connection.
         connection: u32,
     },
-    /// One of those who give orders did; see [`Reactor::watch_orders`].
-    Orders,
     /// Whoever asked for this VM went away.
     Asker,
     /// A vCPU saw the end.
@@ -49,7 +47,6 @@ impl Source {
             Self::Control { connection } => (0, 0, connection),
             Self::Listener => (4, 0, 0),
             Self::Asker => (5, 0, 0),
-            Self::Orders => (6, 0, 0),
             Self::Events => (1, 0, 0),
             Self::Queue { device, queue } => (2, device, u32::from(queue)),
             Self::Host { device, token } => (3, device, token),
@@ -64,7 +61,6 @@ impl Source {
             0 => Some(Self::Control { connection: token }),
             4 => Some(Self::Listener),
             5 => Some(Self::Asker),
-            6 => Some(Self::Orders),
             1 => Some(Self::Events),
             2 => Some(Self::Queue { device, queue: u16::from_le_bytes([t0, t1]) }),
             3 => Some(Self::Host { device, token }),
@@ -108,24 +104,10 @@ impl Reactor {
         self.epoll.ctl(ControlOperation::Delete, fd.as_raw_fd(), EpollEvent::default())
     }
 
-    /// Watches those who give orders, who have a reactor of their own so that they can be listened to alone.
-    pub(crate) fn watch_orders(&self, orders: &Self) -> io::Result<()> {
-        self.watch(&orders.epoll, Source::Orders)
-    }
-
     /// Waits until something is ready and lists it in `ready`.
     pub(crate) fn wait(&self, ready: &mut Vec<(Source, Readiness)>) -> io::Result<()> {
-        self.take(-1, ready)
-    }
-
-    /// Lists what is ready now in `ready`.
-    pub(crate) fn look(&self, ready: &mut Vec<(Source, Readiness)>) -> io::Result<()> {
-        self.take(0, ready)
-    }
-
-    fn take(&self, timeout: i32, ready: &mut Vec<(Source, Readiness)>) -> io::Result<()> {
         let mut events = [EpollEvent::default(); 64];
-        let count = match self.epoll.wait(timeout, &mut events) {
+        let count = match self.epoll.wait(-1, &mut events) {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
             Err(error) => return Err(error),
@@ -195,7 +177,6 @@ mod tests {
         let sources = [
             Source::Listener,
             Source::Asker,
-            Source::Orders,
             Source::Control { connection: 7 },
             Source::Events,
             Source::Queue { device: 10, queue: 2 },
@@ -205,29 +186,6 @@ mod tests {
             assert_eq!(Source::from_number(source.to_number()), Some(source));
         }
         assert_eq!(Source::from_number(u64::MAX), None);
-    }
-
-    #[test]
-    fn those_who_give_orders_can_be_listened_to_alone() {
-        let (all, orders) = (Reactor::new().unwrap(), Reactor::new().unwrap());
-        all.watch_orders(&orders).unwrap();
-        let (device, order) =
-            (vmm_sys_util::eventfd::EventFd::new(0).unwrap(), vmm_sys_util::eventfd::EventFd::new(0).unwrap());
-        all.watch(&device, Source::Queue { device: 0, queue: 0 }).unwrap();
-        orders.watch(&order, Source::Listener).unwrap();
-        let mut ready = Vec::new();
-        device.write(1).unwrap();
-        orders.look(&mut ready).unwrap();
-        assert!(ready.is_empty(), "the device is not listened to");
-        order.write(1).unwrap();
-        orders.wait(&mut ready).unwrap();
-        assert_eq!(ready.iter().map(|(source, _)| *source).collect::<Vec<_>>(), [Source::Listener]);
-        all.wait(&mut ready).unwrap();
-        assert!(ready.iter().any(|(source, _)| *source == Source::Orders));
-        order.read().unwrap();
-        device.read().unwrap();
-        all.look(&mut ready).unwrap();
-        assert!(ready.is_empty());
     }
 
     #[test]

@@ -42,9 +42,7 @@ pub(crate) fn serve(control: ControlSocket) -> Result<(), ServeError> {
     let Some((ToVmm::Boot(spec), taps)) = control.recv()? else { return Err(ServeError::NoBoot) };
     let (reactor, events) = (Reactor::new()?, Arc::new(Events::new()?));
     reactor.watch(events.wake(), Source::Events)?;
-    let orders = Reactor::new()?;
-    reactor.watch_orders(&orders)?;
-    let mut controls = Controls::new(Arc::clone(&orders));
+    let mut controls = Controls::new(Arc::clone(&reactor));
     let engine = controls.adopt(control)?;
     match boot(&spec, taps, &reactor, &events) {
         Ok((vm, booted)) => {
@@ -53,7 +51,7 @@ pub(crate) fn serve(control: ControlSocket) -> Result<(), ServeError> {
                 Lifetime::Connection => Owner::Connection(engine),
                 Lifetime::Detached => Owner::Nobody,
             };
-            Running { vm, reactor, orders, events, controls, owner, home: None }.until_the_end()
+            Running { vm, reactor, events, controls, owner, home: None }.until_the_end()
         }
         Err(refused) => {
             controls.tell(engine, &refused);
@@ -83,8 +81,6 @@ fn boot(
 pub(crate) struct Running {
     pub(crate) vm: Vm,
     pub(crate) reactor: Arc<Reactor>,
-    /// Those who give orders; the only ones listened to while the VM is paused.
-    pub(crate) orders: Arc<Reactor>,
     pub(crate) events: Arc<Events>,
     pub(crate) controls: Controls,
     pub(crate) owner: Owner,
@@ -100,7 +96,16 @@ pub(crate) enum Owner {
     /// That of whoever is at the other end of one of the connections.
     Connection(u32),
     /// That of whoever asked the template for this VM. Template and siblings share the connection, so it is not read.
-    Asker(#[expect(dead_code, reason = "kept open to be watched")] ControlSocket),
+    Asker(ControlSocket),
+}
+
+impl Owner {
+    const fn asker(&self) -> Option<&ControlSocket> {
+        match self {
+            Self::Asker(asker) => Some(asker),
+            Self::Nobody | Self::Connection(_) => None,
+        }
+    }
 }
 
 impl Running {
@@ -118,13 +123,11 @@ impl Running {
     }
 
     fn run(&mut self) -> Result<Over, ServeError> {
-        let (mut ready, mut orders) = (Vec::new(), Vec::new());
+        let mut ready = Vec::new();
         loop {
             if self.vm.is_paused() {
-                ready.clear();
-                self.orders.wait(&mut orders)?;
+                self.controls.wait(self.owner.asker(), &mut ready)?;
             } else {
-                orders.clear();
                 self.reactor.wait(&mut ready)?;
             }
             for (source, readiness) in &ready {
@@ -136,12 +139,11 @@ impl Running {
                             return Ok(Over::Ended(self.outcome(event)));
                         }
                     }
-                    Source::Orders => self.orders.look(&mut orders)?,
                     Source::Asker | Source::Listener | Source::Control { .. } => {}
                 }
             }
             // After the devices: who is paused or branched has nothing half done.
-            for (source, _) in &orders {
+            for (source, _) in &ready {
                 match *source {
                     Source::Asker => return Ok(Over::Ended(Outcome::Stopped)),
                     Source::Listener => self.controls.accept(),
@@ -150,7 +152,7 @@ impl Running {
                             return Ok(over);
                         }
                     }
-                    Source::Orders | Source::Events | Source::Queue { .. } | Source::Host { .. } => {}
+                    Source::Events | Source::Queue { .. } | Source::Host { .. } => {}
                 }
             }
         }

@@ -81,7 +81,7 @@ pub(crate) fn live(template: &mut Template, newborn: Newborn, asker: ControlSock
     match (spec.lifetime, started) {
         (Lifetime::Connection, started) => {
             started?;
-            running.orders.watch_end(&asker, Source::Asker)?;
+            running.reactor.watch_end(&asker, Source::Asker)?;
             running.owner = Owner::Asker(asker);
         }
         // It lives on whether or not anybody is there to hear of it.
@@ -130,15 +130,13 @@ fn settle(
     let reactor = Reactor::new().map_err(host_error("an epoll"))?;
     let events = Arc::new(Events::new().map_err(host_error("an event descriptor"))?);
     reactor.watch(events.wake(), Source::Events).map_err(host_error("an epoll entry"))?;
-    let orders = Reactor::new().map_err(host_error("an epoll"))?;
-    reactor.watch_orders(&orders).map_err(host_error("an epoll entry"))?;
-    let mut controls = Controls::new(Arc::clone(&orders));
+    let mut controls = Controls::new(Arc::clone(&reactor));
     controls.listen(listener).map_err(host_error("an epoll entry"))?;
     stages.done("directory");
     let devices = parts(template, spec, tap)?.build()?;
     stages.done("devices");
     let vm = Vm::restore(template, devices, console, &reactor, &events, stages)?;
-    Ok(Running { vm, reactor, orders, events, controls, owner: Owner::Nobody, home: Some(home) })
+    Ok(Running { vm, reactor, events, controls, owner: Owner::Nobody, home: Some(home) })
 }
 
 /// Says to whoever looks at the directory that somebody lives there, and logs into it.

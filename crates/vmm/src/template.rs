@@ -77,7 +77,7 @@ pub(crate) fn keep(template: Option<Template>, listener: OwnedFd) -> Result<(), 
                         };
                     }
                 },
-                Source::Asker | Source::Orders | Source::Events | Source::Queue { .. } | Source::Host { .. } => {}
+                Source::Asker | Source::Events | Source::Queue { .. } | Source::Host { .. } => {}
             }
         }
     }

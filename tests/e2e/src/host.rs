@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use engine::place::{Place, place};
 use engine::{BootSpec, Program, Removal, Store, Tap, Vm, boot, remove_snapshot};
-use image::{Initramfs, Purpose, Recipe, build_image, guest_kernel};
+use image::{Initramfs, Purpose, Recipe, build_image, build_machine_root, guest_kernel};
 use proto::guest::ExecRequest;
 use session::Output;
 use types::progress::Silent;
@@ -43,9 +43,14 @@ impl Artifacts {
         let kernel = guest_kernel(None, dirs, &Silent).context("the guest kernel")?;
         let agent = Program::Agent.find()?;
         let initramfs = Initramfs { agent: &agent, kernel: &kernel, purpose: Purpose::Guest }.cached(dirs, &Silent)?;
-        let debian = image("debian")?;
-        let tiny = tiny::image(&debian, dirs)?;
-        Ok(Self { debian, python: image("python-numpy")?, tiny, initramfs, kernel: kernel.image })
+        // Together: each unpacks packages, one after the other, and waits for a disk or a network.
+        let (python, debian, tiny) = std::thread::scope(|scope| {
+            let python = scope.spawn(|| image("python-numpy"));
+            let debian = image("debian")?;
+            let tiny = tiny::image(&debian, dirs)?;
+            Ok::<_, anyhow::Error>((python.join().expect("it does not panic")?, debian, tiny))
+        })?;
+        Ok(Self { debian, python, tiny, initramfs, kernel: kernel.image })
     }
 }
 
@@ -90,6 +95,21 @@ impl Host {
         let artifacts = Artifacts::build(&dirs)?;
         let place = place(&dirs)?;
         Ok(Self { dirs, artifacts, forkd, place, shared: Arc::default(), parents: Arc::default() })
+    }
+
+    /// Builds all that takes long, so that somebody else can use the time.
+    pub(crate) fn prepare() -> Result<()> {
+        let dirs = Dirs::from_env()?;
+        std::thread::scope(|scope| {
+            let machine = scope.spawn(|| match place(&dirs)? {
+                Place::Local => Ok(()),
+                Place::Machine { .. } => {
+                    build_machine_root(&dirs, &Silent).map(drop).context("the emulated host's image")
+                }
+            });
+            Artifacts::build(&dirs)?;
+            machine.join().expect("it does not panic")
+        })
     }
 
     /// How often a test is tried. QEMU's emulation of nested virtualisation is not flawless: once in a while a guest in

@@ -1,4 +1,4 @@
-//! VM tests: each boots real VMs and reads like a script. `make vmtest` runs them; words after `--` filter.
+//! VM tests: each boots real VMs and reads like a script. `make vmtest` runs them; a word filters.
 //!
 //! A program and not a test target, so that it is built as what it tests is, and lies beside it.
 //!
@@ -59,6 +59,8 @@ const VM_TESTS: &[&[Test]] = &[
     inhabit::TESTS,
     branch::keeping::TESTS,
     branch::full::TESTS,
+    branch::chain::TESTS,
+    branch::packs::TESTS,
 ];
 /// The same, but each alone: they take all there is, or would take for theirs what others leave.
 const LONE_TESTS: &[&[Test]] = &[
@@ -66,13 +68,14 @@ const LONE_TESTS: &[&[Test]] = &[
     fork::deaths::LONE_TESTS,
     fork::limits::TESTS,
     branch::torn::TESTS,
-    branch::chain::TESTS,
-    branch::packs::TESTS,
     daemon::TESTS,
     fork::leaks::TESTS,
 ];
 /// Tests of the command line and the emulated host as a user has them before him.
 const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS];
+
+/// The word that has images built, and no test run.
+const PREPARE: &str = "prepare";
 
 /// No test of ours takes so long, also on a machine that is slow and busy.
 const TEST_LIMIT: Duration = Duration::from_secs(240);
@@ -100,7 +103,11 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some(branch::torture::WORD) {
         return branch::torture::run();
     }
-    match run(&Arguments::from_args()) {
+    let done = match std::env::args().nth(1).as_deref() {
+        Some(PREPARE) => Host::prepare().map(|()| true),
+        _ => run(&Arguments::from_args()),
+    };
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(101),
         Err(error) => {
