@@ -10,6 +10,10 @@ mod hostile;
 #[cfg(test)]
 mod http;
 #[cfg(test)]
+mod load;
+#[cfg(test)]
+mod matrix;
+#[cfg(test)]
 mod sandboxes;
 #[cfg(test)]
 mod support;

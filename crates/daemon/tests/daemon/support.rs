@@ -1,5 +1,6 @@
 //! A home with a snapshot in it, and a daemon over it that can be killed and started again.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::symlink;
@@ -51,10 +52,6 @@ impl World {
         world.take_snapshot("base");
         world.start();
         world
-    }
-
-    pub(crate) fn dirs(&self) -> &Dirs {
-        &self.dirs
     }
 
     pub(crate) fn take_snapshot(&self, tag: &str) {
@@ -126,6 +123,10 @@ impl World {
         self.daemon.take().unwrap().wait().unwrap().code()
     }
 
+    pub(crate) fn daemon_pid(&self) -> u32 {
+        self.daemon.as_ref().unwrap().id()
+    }
+
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = i32::try_from(self.daemon.as_ref().unwrap().id()).unwrap();
         rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
@@ -180,6 +181,12 @@ impl World {
     /// The ids of all that the engine sees living.
     pub(crate) fn living(&self) -> Vec<String> {
         engine::list(&self.dirs).unwrap().iter().map(|child| child.id().to_owned()).collect()
+    }
+
+    /// The names of all directories that sandboxes live in, or lived.
+    pub(crate) fn homes(&self) -> BTreeSet<String> {
+        let entries = fs::read_dir(self.dirs.run.join("vms")).into_iter().flatten().map(Result::unwrap);
+        entries.map(|entry| entry.file_name().into_string().unwrap()).filter(|name| name != ".lock").collect()
     }
 
     /// What begins a stream of events; the rest comes line by line.

@@ -50,7 +50,7 @@ fn one_that_stands_still_goes_on_with_the_next_daemon() {
     let mut world = World::open();
     let made = world.post("/v1/workspaces", json!({ "name": "w", "snapshot_tag": "base" }), 201);
     let sandbox = made["live_sandbox_id"].as_str().unwrap();
-    let child = engine::open(sandbox, world.dirs()).unwrap();
+    let child = engine::open(sandbox, &world.dirs).unwrap();
     child.pause().unwrap();
     world.kill_daemon();
     world.start();
