@@ -52,11 +52,13 @@ lint: ## Format, clippy, dependency direction, shape of the sources
 	@cargo xtask deps
 	@cargo xtask shape
 
-bench: build ## A spawn and a branch beside their floors, a chain, prefaults, a Linux branched and fanned out, a cold boot: each as JSON
+bench: build ## A spawn and a branch beside their floors, a chain, prefaults, the daemon, a Linux branched and fanned out, a cold boot: each as JSON
 	@$(BIN)/bench spawn
 	@$(BIN)/bench branch
 	@$(BIN)/bench chain
 	@$(BIN)/bench prefault
+	@cargo build --quiet --release --package daemon --example scripted-vmm-of-daemon
+	@$(BIN)/bench api
 	@$(BIN)/bench branch --linux
 	@$(BIN)/bench fanout
 	@$(BIN)/bench boot

@@ -4,6 +4,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark's output is its purpose")]
 
+mod api;
 mod boot;
 mod branch;
 mod chain;
@@ -42,6 +43,8 @@ enum Bench {
     Prefault(prefault::PrefaultArgs),
     /// Children of a warm Python, each of which has answered, wherever VMs can run here
     Fanout(fanout::FanoutArgs),
+    /// What the daemon adds to a spawn and a command, and how many requests it serves, with stand-ins for VMs
+    Api(api::ApiArgs),
     /// What forkd does, shown once with the time of each stage
     Demo,
 }
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Bench::Chain(args) => chain::run(&args),
         Bench::Prefault(args) => prefault::run(&args),
         Bench::Fanout(args) => fanout::run(&args),
+        Bench::Api(args) => api::run(&args),
         Bench::Demo => demo::run(),
     };
     match done {
