@@ -24,6 +24,18 @@ pub struct Connection {
     hello: AgentHello,
 }
 
+/// Ends a connection from any thread: whoever waits on it gets an error at once.
+#[derive(Clone, Debug)]
+pub struct HangUp(Arc<Transport>);
+
+impl HangUp {
+    /// Hangs up. Never blocks.
+    pub fn hang_up(&self) {
+        // Fails when the agent is gone already, which is what was wanted.
+        drop(self.0.hang_up());
+    }
+}
+
 impl Connection {
     /// Says hello over a fresh stream and waits at most `deadline` for the answer.
     ///
@@ -58,6 +70,12 @@ impl Connection {
     #[must_use]
     pub const fn hello(&self) -> &AgentHello {
         &self.hello
+    }
+
+    /// A way to end it from elsewhere, whatever it has become by then.
+    #[must_use]
+    pub fn hang_up_handle(&self) -> HangUp {
+        HangUp(Arc::clone(&self.transport))
     }
 
     /// Waits for the agent to answer.
@@ -235,6 +253,21 @@ mod tests {
         let answer = Reply::Error { code: ErrorCode::Denied, message: "wrong token".into() };
         let Err(SessionError::Refused { code, message }) = open(&frame(&answer), true) else { panic!("not refused") };
         assert_eq!((code, message.as_str()), (ErrorCode::Denied, "wrong token"));
+    }
+
+    #[test]
+    fn whoever_waits_is_let_go_from_elsewhere() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let hello = AgentHello { generation: GENERATION, agent: "x".into(), kernel: "x".into(), boot_ms: 0 };
+        theirs.write_all(&frame(&Reply::Hello(hello))).unwrap();
+        let mut connection = Connection::open(ours, None, SHORT).unwrap();
+        let handle = connection.hang_up_handle();
+        let waiting = std::thread::spawn(move || connection.ping());
+        // Read, so that the request has been made when it is hung up.
+        assert!(matches!(read_message(&mut theirs), Ok(Some(Request::Hello { .. }))));
+        assert!(matches!(read_message(&mut theirs), Ok(Some(Request::Ping))));
+        handle.hang_up();
+        assert!(matches!(waiting.join().unwrap(), Err(SessionError::Lost { .. })));
     }
 
     #[test]

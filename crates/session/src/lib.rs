@@ -31,7 +31,7 @@ mod output;
 mod processes;
 mod transport;
 
-pub use connection::Connection;
+pub use connection::{Connection, HangUp};
 pub use error::SessionError;
 pub use eval::Evaluation;
 pub use exec::{Event, Exec};
