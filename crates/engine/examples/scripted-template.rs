@@ -1,26 +1,25 @@
 //! Stands in for `forkd-vmm template` in this crate's tests: it speaks the real messages on real sockets and starts a
 //! process for each child, which behaves as a VM does towards the host. It fails in the way that the name it was started
-//! by says. No guest runs.
+//! by says. No guest runs; who asks for files or processes gets those of a real agent on this machine.
 
 #![expect(clippy::exit, clippy::print_stderr, reason = "it plays a program that dies, and its log is what is read")]
 
+#[path = "scripted/agent.rs"]
+mod agent;
+
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio, exit};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use layer::Writer;
-use proto::codec::{Channel, read_frame, read_message, write_frame, write_message};
 use proto::control::{
     ChildSpec, ControlSocket, DiskBase, DiskLayers, Extent, ForkedChild, FromVmm, Lifetime, Outcome, PAUSED,
     RefusalCode, ToVmm, WriteSpec,
-};
-use proto::guest::{
-    AgentHello, ErrorCode, Evaluated, ExecRequest, ExitStatus, GENERATION, InterpreterState, Renewed, Reply, Request,
 };
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -40,6 +39,7 @@ fn main() -> Result<(), Anything> {
         [role] if role == "branch" && name == "dies-branched" => Err("the branch cannot be used".into()),
         [role] if role == "template" || role == "branch" => template(&name, &stdin),
         [role] if role == "writer" => Ok(std::io::stdin().read_to_end(&mut Vec::new()).map(|_| ())?),
+        [role, socket] if role == "agent" => agent::keep(Path::new(socket)),
         [role, spec, fate] if role == "child" => child(&serde_json::from_str(spec)?, fate, ControlSocket::from(stdin)),
         other => Err(format!("what shall {other:?} mean?").into()),
     }
@@ -171,7 +171,7 @@ fn child(spec: &ChildSpec, fate: &str, asker: ControlSocket) -> Result<(), Anyth
         for (call, stream) in vsock.incoming().enumerate() {
             let (dir, fate) = (dir.clone(), fate.clone());
             thread::spawn(move || {
-                let served = stream.map_err(Into::into).and_then(|stream| agent(stream, &fate, call, &dir));
+                let served = stream.map_err(Into::into).and_then(|stream| agent::serve(stream, &fate, call, &dir));
                 if let Err(error) = served {
                     eprintln!("a session failed: {error}");
                 }
@@ -194,7 +194,10 @@ fn obey(listener: &OwnedFd, mark: &Path) -> Result<(), Anything> {
                 connection.send(&FromVmm::Paused, &[])?;
             }
             Ok(Some((ToVmm::Resume, _))) => {
-                std::fs::remove_file(mark)?;
+                match std::fs::remove_file(mark) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+                    _ => {}
+                }
                 connection.send(&FromVmm::Resumed, &[])?;
             }
             _ => {}
@@ -211,86 +214,4 @@ fn branch(connection: &ControlSocket, fds: Vec<OwnedFd>) -> Result<(), Anything>
     drop(command);
     thread::spawn(move || template.wait());
     Ok(connection.send(&FromVmm::Branched { pid, pause_us: 9 }, &[])?)
-}
-
-/// The agent's part of one connection.
-fn agent(mut stream: UnixStream, fate: &str, call: usize, dir: &Path) -> Result<(), Anything> {
-    assert_eq!(read_line(&mut stream)?, b"CONNECT 1717\n");
-    match fate {
-        "dies-when-called" => exit(6),
-        "resets-the-first-call" if call == 0 => return Ok(()),
-        "is-silent" => {
-            thread::park();
-        }
-        _ => {}
-    }
-    stream.write_all(b"OK 1073741824\n")?;
-    while let Some(request) = read_message::<Request>(&mut stream)? {
-        let reply = match request {
-            Request::Hello { .. } => {
-                let (agent, kernel) = ("scripted".into(), "none".into());
-                Reply::Hello(AgentHello { generation: GENERATION, agent, kernel, boot_ms: 1 })
-            }
-            Request::Renew(_) if fate == "cannot-renew" => {
-                Reply::Error { code: ErrorCode::Failed, message: "hook 10-net failed".into() }
-            }
-            Request::Renew(request) => {
-                std::fs::write(dir.join("renewed.json"), serde_json::to_vec(&request)?)?;
-                Reply::Renewed(Renewed { took_us: 11, monotonic_ns: 1 })
-            }
-            Request::Ping | Request::SetClock { .. } => Reply::Done,
-            Request::Exec(request) => match exec(&mut stream, &request)? {
-                Some(reply) => reply,
-                None => return Ok(()),
-            },
-            Request::Eval(request) => Reply::Evaluated(Evaluated {
-                value: Some(request.code),
-                error: None,
-                truncated: false,
-                interpreter: InterpreterState::Alive,
-            }),
-            other => return Err(format!("{other:?} was not expected").into()),
-        };
-        write_message(&mut stream, &reply)?;
-    }
-    Ok(())
-}
-
-/// A few commands, of which no process comes to be: `echo`, `cat`, and `sleep`, which only a signal ends.
-fn exec(stream: &mut UnixStream, request: &ExecRequest) -> Result<Option<Reply>, Anything> {
-    let ended = |status| Reply::Exited { status, timed_out: false };
-    let Some((program, words)) = request.argv.split_first() else { return Err("a command".into()) };
-    if !["echo", "cat", "sleep"].contains(&program.as_str()) {
-        let message = format!("there is no program `{program}`");
-        return Ok(Some(Reply::Error { code: ErrorCode::NotFound, message }));
-    }
-    write_message(stream, &Reply::Started { pid: 42 })?;
-    if program == "echo" {
-        write_frame(stream, Channel::Stdout, format!("{}\n", words.join(" ")).as_bytes())?;
-        return Ok(Some(ended(ExitStatus::Code(0))));
-    }
-    while let Some(frame) = read_frame(stream)? {
-        match frame.channel {
-            Channel::Stdin if frame.payload.is_empty() => return Ok(Some(ended(ExitStatus::Code(0)))),
-            Channel::Stdin => {
-                write_message(stream, &Reply::StdinCredit { bytes: frame.payload.len() as u64 })?;
-                write_frame(stream, Channel::Stdout, &frame.payload)?;
-            }
-            _ => {
-                let Request::Signal { signal } = frame.message()? else { return Err("a signal".into()) };
-                return Ok(Some(ended(ExitStatus::Signal(signal))));
-            }
-        }
-    }
-    Ok(None)
-}
-
-/// One line, and not a byte behind it.
-fn read_line(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
-    let (mut line, mut byte) = (Vec::new(), [0]);
-    while byte != *b"\n" {
-        stream.read_exact(&mut byte)?;
-        line.extend(byte);
-    }
-    Ok(line)
 }
