@@ -88,6 +88,44 @@ pub enum Code {
     AgentUnreachable,
     /// The guest's agent says no.
     AgentRefused,
+    /// The snapshot's agent is older than what is asked of it; make the snapshot anew.
+    AgentTooOld,
+    /// There is no such program in the sandbox.
+    ProgramNotFound,
+    /// It is there and cannot be executed.
+    ProgramNotExecutable,
+    /// There is no such file in the sandbox.
+    FileNotFound,
+    /// It is a directory.
+    IsADirectory,
+    /// It, or a part of its path, is not a directory.
+    NotADirectory,
+    /// It is a device, a socket or a pipe.
+    NotAFile,
+    /// There is something of that name already.
+    FileExists,
+    /// The directory is not empty.
+    DirectoryNotEmpty,
+    /// The guest's user may not do that.
+    PermissionDenied,
+    /// The guest's disk is full.
+    NoSpace,
+    /// The guest's file system cannot be written to.
+    ReadOnly,
+    /// Both are on different file systems of the guest's.
+    CrossDevice,
+    /// Somebody in the guest uses it.
+    FileBusy,
+    /// There is no such process, or not any more.
+    ProcessNotFound,
+    /// The process is over, or takes no input any more.
+    ProcessEnded,
+    /// As many processes as may be are known already.
+    TooManyProcesses,
+    /// As much as the daemon can do at once is under way; try again.
+    Overloaded,
+    /// A browser was led here under a name that is not this host's; give the daemon a token.
+    HostNotAllowed,
     /// A limit cannot be held on this host.
     LimitUnavailable,
     /// A child, a template or a guest failed.

@@ -130,6 +130,10 @@ pub struct EvalResult {
 pub struct Pong {
     /// Always true.
     pub pong: bool,
+    /// Of the warm interpreter, or `not-installed`.
+    pub numpy_version: String,
+    /// What the warm interpreter speaks.
+    pub agent_lang: String,
     /// Of the agent, in the guest.
     pub pid: u32,
     /// What was warmed up is warm.

@@ -9,8 +9,10 @@
 mod error;
 mod events;
 mod exec;
+mod files;
 mod health;
 mod patch;
+mod processes;
 mod sandboxes;
 mod snapshots;
 mod tokens;
@@ -22,7 +24,9 @@ pub use events::{Event, EventKind};
 pub use exec::{
     Chunk, Encoding, EvalRequest, EvalResult, ExecRequest, ExecResult, Exit, Pong, Started, default_timeout_secs,
 };
+pub use files::{FileInfo, FileKind, MakeDir, MoveFile};
 pub use health::{Health, Version};
+pub use processes::{ProcessInfo, ProcessStatus, SendSignal, Signal, Skipped, StartProcess, TtySize};
 pub use sandboxes::{CreateSandboxes, PatchSandbox, PerChild, RenewSandbox, SandboxInfo, SandboxStatus};
 pub use snapshots::{
     BranchMode, BranchSandbox, CompactSnapshot, CreateSnapshot, SnapshotDetail, SnapshotInfo, SnapshotStatus,

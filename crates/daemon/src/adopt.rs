@@ -44,9 +44,10 @@ pub(crate) fn adopt(app: &App) -> Result<Found, ApiError> {
         match living.remove(&sandbox.id) {
             Some(child) => {
                 found.adopted += 1;
-                if sandbox.workspace.is_some() {
+                if sandbox.workspace.is_some() && sandbox.status != SandboxStatus::Paused {
                     go_on(&child);
                 }
+                let sandbox = app.as_it_is(sandbox, &child)?;
                 let pid = pid_of(&child);
                 if pid != sandbox.pid {
                     app.registry.change(|change| change.correct_pid(&sandbox.id, pid))?;

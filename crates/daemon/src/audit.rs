@@ -1,16 +1,20 @@
 //! One JSON line for each request, appended: who did what to what, and what came of it. No bodies, no secrets.
 //!
-//! A log that was moved away is written to until SIGHUP, then a new one is begun.
+//! A request is answered when its line is written. A log that was moved away is written to until SIGHUP, then a new one is begun.
 
+use std::convert::Infallible;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, SystemTime};
 
 use api::Code;
 use serde::Serialize;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
 
 /// A request that was answered.
 #[derive(Debug, Serialize)]
@@ -36,36 +40,143 @@ pub(crate) struct Line<'a> {
     pub(crate) code: Option<Code>,
 }
 
-/// The log.
+/// How many lines may wait to be written.
+const BACKLOG: usize = 1024;
+/// How many lines are written at once.
+const BATCH: usize = 256;
+/// How long what waits may take to be written when the daemon ends.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the thread that writes is asked for.
+#[derive(Debug)]
+enum Job {
+    /// A line, with its end; something for the daemon's own log; dropped when the line is written.
+    Line { bytes: Vec<u8>, complaint: Option<String>, written: Option<oneshot::Sender<Infallible>> },
+    /// Go on in a new file if this one was moved away.
+    Reopen(std::sync::mpsc::Sender<io::Result<()>>),
+    /// Dropped when all before it is written.
+    Flush(std::sync::mpsc::Sender<Infallible>),
+}
+
+/// The log. One thread writes it, so that a slow disk holds up no more than the requests whose lines it is.
 #[derive(Debug)]
 pub(crate) struct Audit {
-    path: PathBuf,
-    file: Mutex<File>,
+    jobs: mpsc::Sender<Job>,
 }
+
+/// Room for one more line.
+#[derive(Debug)]
+pub(crate) struct Room<'a>(mpsc::Permit<'a, Job>);
 
 impl Audit {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir)?;
         }
-        Ok(Self { path: path.into(), file: Mutex::new(append_to(path)?) })
+        let (jobs, asked) = mpsc::channel(BACKLOG);
+        let writer = Writer { path: path.into(), file: append_to(path)? };
+        std::thread::Builder::new().name("audit".into()).spawn(move || writer.run(asked))?;
+        Ok(Self { jobs })
     }
 
-    /// Goes on in a new file if this one was moved away.
+    /// Goes on in a new file if this one was moved away. Blocks.
     pub(crate) fn reopen(&self) -> io::Result<()> {
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = append_to(&self.path)?;
-        Ok(())
+        let (say, done) = std::sync::mpsc::channel();
+        self.jobs.blocking_send(Job::Reopen(say)).map_err(io::Error::other)?;
+        done.recv().map_err(io::Error::other)?
     }
 
-    /// Appends a line, whole. One that cannot be written is told to whoever reads the daemon's log.
-    pub(crate) fn write(&self, line: &Line<'_>) {
-        let written = serde_json::to_vec(line).map_err(io::Error::from).and_then(|mut bytes| {
-            bytes.push(b'\n');
-            self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes)
-        });
-        if let Err(error) = written {
-            log::error!("request {} is missing in the audit log: {error}", line.request_id);
+    /// Waits until all there is to write is written, and not for ever. Blocks.
+    pub(crate) fn flush(&self) {
+        let (say, done) = std::sync::mpsc::channel();
+        let asked = self.jobs.blocking_send(Job::Flush(say));
+        if asked.is_err() || done.recv_timeout(LAST_PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            log::error!("the last lines are missing in the audit log");
         }
+    }
+
+    /// Waits for room; `None` when nobody writes any more.
+    pub(crate) async fn room(&self) -> Option<Room<'_>> {
+        self.jobs.reserve().await.ok().map(Room)
+    }
+
+    /// Has a line written that nobody waits for.
+    pub(crate) fn write_later(&self, line: &Line<'_>) {
+        let job = Job::Line { bytes: text(line), complaint: None, written: None };
+        match (self.jobs.try_send(job), Handle::try_current()) {
+            (Ok(()), _) => {}
+            (Err(TrySendError::Full(job)), Ok(runtime)) => {
+                let jobs = self.jobs.clone();
+                runtime.spawn(async move {
+                    if jobs.send(job).await.is_err() {
+                        log::error!("a request is missing in the audit log");
+                    }
+                });
+            }
+            _ => log::error!("request {} is missing in the audit log", line.request_id),
+        }
+    }
+}
+
+impl Room<'_> {
+    /// Has a line written, and the complaint into the daemon's own log; whoever waits learns when.
+    pub(crate) fn write(self, line: &Line<'_>, complaint: Option<String>) -> impl Future<Output = ()> + use<> {
+        let (say, written) = oneshot::channel::<Infallible>();
+        self.0.send(Job::Line { bytes: text(line), complaint, written: Some(say) });
+        // Who cannot write says so in the daemon's log.
+        async { drop(written.await) }
+    }
+}
+
+fn text(line: &Line<'_>) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(line).expect("a line can be written as JSON");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// The thread's side.
+struct Writer {
+    path: PathBuf,
+    file: File,
+}
+
+impl Writer {
+    fn run(mut self, mut asked: mpsc::Receiver<Job>) {
+        let mut jobs = Vec::with_capacity(BATCH);
+        while asked.blocking_recv_many(&mut jobs, BATCH) > 0 {
+            let mut lines = Vec::new();
+            let mut waiting = Vec::new();
+            for job in jobs.drain(..) {
+                match job {
+                    Job::Line { bytes, complaint, written } => {
+                        lines.extend(bytes);
+                        waiting.extend(written);
+                        if let Some(complaint) = complaint {
+                            log::error!("{complaint}");
+                        }
+                    }
+                    Job::Reopen(say) => {
+                        self.append(&mut lines);
+                        let opened = append_to(&self.path).map(|file| self.file = file);
+                        drop(say.send(opened));
+                    }
+                    Job::Flush(say) => {
+                        self.append(&mut lines);
+                        drop(say);
+                    }
+                }
+            }
+            self.append(&mut lines);
+            drop(waiting);
+        }
+    }
+
+    /// Appends lines, whole. What cannot be written is told to whoever reads the daemon's log.
+    fn append(&mut self, lines: &mut Vec<u8>) {
+        if let Err(error) = self.file.write_all(lines) {
+            log::error!("{} bytes are missing in the audit log: {error}", lines.len());
+        }
+        lines.clear();
     }
 }
 
@@ -105,17 +216,40 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, moved) = (dir.path().join("log/audit.log"), dir.path().join("moved"));
         let audit = Audit::open(&path).unwrap();
-        audit.write(&line("1"));
+        audit.write_later(&line("1"));
+        audit.flush();
         std::fs::rename(&path, &moved).unwrap();
-        audit.write(&line("2"));
+        audit.write_later(&line("2"));
         audit.reopen().unwrap();
-        audit.write(&line("3"));
+        audit.write_later(&line("3"));
+        audit.flush();
         let ids = |path: &Path| -> Vec<String> {
             let text = std::fs::read_to_string(path).unwrap();
             let values = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
             values.map(|value| value["request_id"].as_str().unwrap().to_owned()).collect()
         };
         assert_eq!((ids(&moved), ids(&path)), (vec!["1".into(), "2".into()], vec!["3".into()]));
+    }
+
+    #[tokio::test]
+    async fn more_lines_than_may_wait_are_all_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let audit = Audit::open(&path).unwrap();
+        for n in 0..3 * BACKLOG {
+            audit.write_later(&line(&n.to_string()));
+        }
+        // All that came before the last one that is waited for, or is still on its way in.
+        audit.room().await.unwrap().write(&line("last"), None).await;
+        tokio::task::spawn_blocking(move || drop(audit)).await.unwrap();
+        let all = || std::fs::read_to_string(&path).unwrap().lines().count();
+        for _ in 0..1000 {
+            if all() == 3 * BACKLOG + 1 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{} lines were written", all());
     }
 
     #[test]

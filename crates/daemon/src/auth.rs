@@ -120,12 +120,17 @@ pub(crate) fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
+/// What is inside a sandbox.
+const INSIDE: [&str; 2] = ["/v1/sandboxes/{id}/files", "/v1/sandboxes/{id}/processes"];
+
 /// What a request needs; `None` needs nothing. What is not known here needs everything.
 pub(crate) fn needed(method: &Method, route: &str) -> Option<Scope> {
     let ends = |word: &str| route.ends_with(word);
     match route {
         "/healthz" | "/healthz/" => None,
         "/v1/tokens" | "/v1/tokens/{name}" => Some(Scope::Admin),
+        // Also to look: they show what is inside a sandbox, as running something there would.
+        _ if INSIDE.iter().any(|it| route.starts_with(it)) => Some(Scope::Exec),
         _ if method == Method::GET || method == Method::HEAD => Some(Scope::Read),
         _ if ends("/exec") || ends("/eval") || ends("/ping") => Some(Scope::Exec),
         // Names files of the host's, which are then readable in a guest.
@@ -201,6 +206,10 @@ mod tests {
         assert_eq!(needed(&Method::GET, "/v1/sandboxes/{id}"), Some(Scope::Read));
         assert_eq!(needed(&Method::POST, "/v1/sandboxes/{id}/exec"), Some(Scope::Exec));
         assert_eq!(needed(&Method::DELETE, "/v1/sandboxes/{id}"), Some(Scope::Spawn));
+        assert_eq!(needed(&Method::POST, "/v1/sandboxes/{id}/pause"), Some(Scope::Spawn));
+        assert_eq!(needed(&Method::GET, "/v1/sandboxes/{id}/files/stat"), Some(Scope::Exec));
+        assert_eq!(needed(&Method::GET, "/v1/sandboxes/{id}/processes"), Some(Scope::Exec));
+        assert_eq!(needed(&Method::DELETE, "/v1/sandboxes/{id}/processes/{pid}"), Some(Scope::Exec));
         assert_eq!(needed(&Method::POST, "/v1/snapshots"), Some(Scope::Admin));
         assert_eq!(needed(&Method::GET, "/v1/tokens"), Some(Scope::Admin));
         assert_eq!(needed(&Method::POST, "/v1/something/new"), Some(Scope::Admin));

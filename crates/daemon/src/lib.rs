@@ -18,8 +18,10 @@ mod auth;
 mod body;
 mod booting;
 mod branching;
+mod budget;
 mod config;
 mod error;
+mod guests;
 mod metrics;
 mod observe;
 mod reaper;
@@ -31,6 +33,7 @@ mod snapshots;
 mod spawn;
 mod state;
 mod tls;
+mod upload;
 mod workspaces;
 
 pub use config::{ConfigError, ServeArgs};

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use api::{REQUEST_ID, Scope};
+use api::{Code, REQUEST_ID, Scope};
 use axum::extract::{MatchedPath, RawPathParams, Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
@@ -12,11 +12,13 @@ use axum::response::{IntoResponse, Response};
 
 use crate::audit::{Line, timestamp};
 use crate::auth::{Door, Identity, needed};
-use crate::error::Said;
+use crate::error::{ApiError, Said};
 use crate::state::App;
 
 /// The longest text of a client's that is written down.
 const MAX_TEXT: usize = 256;
+/// What is written down for a client that left before the answer.
+const LEFT: u16 = 499;
 /// The methods our routes know.
 const KNOWN_METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 
@@ -51,6 +53,15 @@ struct Asked {
     subject: Option<(String, String)>,
 }
 
+/// A request that is being answered. One whose client leaves before that is written down, too.
+struct Observed {
+    app: App,
+    asked: Asked,
+    identity: Option<Identity>,
+    begun: Instant,
+    concluded: bool,
+}
+
 /// Lets in who may, and writes down what came of it.
 pub(crate) async fn observe(
     State(app): State<App>,
@@ -58,25 +69,28 @@ pub(crate) async fn observe(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let begun = Instant::now();
-    let peer = request.extensions().get::<Peer>().copied().unwrap_or(Peer::Local);
+    let Some(peer) = request.extensions().get::<Peer>().copied() else {
+        return ApiError::internal("nobody knows where this request came from").into_response();
+    };
     let subject = subject.ok().and_then(|it| it.iter().next().map(|(key, value)| (key.to_owned(), value.to_owned())));
     let asked = asked(&request, peer, subject);
     let needed = needed(request.method(), &asked.route);
-    let admitted = admit(&app, needed, request.headers().clone(), peer.door()).await;
-    let (identity, mut response) = match admitted {
-        Err(refused) => (None, refused),
+    let mut observed = Observed { app: app.clone(), asked, identity: None, begun: Instant::now(), concluded: false };
+    let mut response = match admit(&app, needed, request.headers().clone(), peer.door()).await {
+        Err(refused) => refused,
         Ok(identity) => {
             if let Some(identity) = &identity {
                 request.extensions_mut().insert(identity.clone());
             }
-            (identity, next.run(request).await)
+            observed.identity = identity;
+            next.run(request).await
         }
     };
-    if let Ok(id) = HeaderValue::from_str(&asked.id) {
+    if let Ok(id) = HeaderValue::from_str(&observed.asked.id) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
-    conclude(&app, &asked, identity.as_ref(), &response, begun);
+    let said = response.extensions().get::<Said>().map(|said| Arc::clone(&said.0));
+    observed.conclude(response.status().as_u16(), said).await;
     response
 }
 
@@ -119,36 +133,60 @@ fn request_id() -> String {
     format!("{:016x}", KEY.hash_one(COUNT.fetch_add(1, Ordering::Relaxed)))
 }
 
-fn conclude(app: &App, asked: &Asked, identity: Option<&Identity>, response: &Response, begun: Instant) {
-    let took = begun.elapsed();
-    let status = response.status().as_u16();
-    let said: Option<&Arc<api::ErrorBody>> = response.extensions().get::<Said>().map(|said| &said.0);
-    if status >= 500 {
-        let why = said.map_or("no reason", |body| body.error.as_str());
-        log::error!("request {}: {} {}: {status}: {why}", asked.id, asked.method, asked.path);
+impl Observed {
+    /// Writes down how it was answered.
+    async fn conclude(mut self, status: u16, said: Option<Arc<api::ErrorBody>>) {
+        let complaint = (status >= 500).then(|| {
+            let why = said.as_ref().map_or("no reason", |body| body.error.as_str());
+            format!("request {}: {} {}: {status}: {why}", self.asked.id, self.asked.method, self.asked.path)
+        });
+        let app = self.app.clone();
+        // Whoever leaves while this waits has left, and is written down so.
+        let Some(room) = app.audit.room().await else { return };
+        self.concluded = true;
+        let took = self.begun.elapsed();
+        self.count(status, took);
+        let written = room.write(&self.line(status, took, said.map(|body| body.code)), complaint);
+        written.await;
     }
-    let route = if asked.route.is_empty() { "unknown" } else { &asked.route };
-    // Whoever asks chooses the method's name, and each name that is counted stays.
-    let method = KNOWN_METHODS.iter().find(|known| **known == asked.method && !asked.route.is_empty());
-    let method = method.copied().unwrap_or("unknown");
-    app.metrics.request(method, route, status, took);
-    let subject = |kind: &str| {
-        let is_meant = asked.route.starts_with(&format!("/v1/{kind}/"));
-        asked.subject.as_ref().filter(|_| is_meant).map(|(_, value)| value.as_str())
-    };
-    app.audit.write(&Line {
-        ts: timestamp(),
-        method: &asked.method,
-        path: &asked.path,
-        status,
-        latency_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-        ua: asked.ua.as_deref(),
-        actor: identity.map(|identity| &*identity.name),
-        remote: &asked.remote,
-        request_id: &asked.id,
-        sandbox: subject("sandboxes"),
-        tag: subject("snapshots"),
-        workspace: subject("workspaces"),
-        code: said.map(|body| body.code),
-    });
+
+    fn count(&self, status: u16, took: Duration) {
+        let route = if self.asked.route.is_empty() { "unknown" } else { &self.asked.route };
+        // Whoever asks chooses the method's name, and each name that is counted stays.
+        let method = KNOWN_METHODS.iter().find(|known| **known == self.asked.method && !self.asked.route.is_empty());
+        self.app.metrics.request(method.copied().unwrap_or("unknown"), route, status, took);
+    }
+
+    fn line(&self, status: u16, took: Duration, code: Option<Code>) -> Line<'_> {
+        let asked = &self.asked;
+        let subject = |kind: &str| {
+            let is_meant = asked.route.starts_with(&format!("/v1/{kind}/"));
+            asked.subject.as_ref().filter(|_| is_meant).map(|(_, value)| value.as_str())
+        };
+        Line {
+            ts: timestamp(),
+            method: &asked.method,
+            path: &asked.path,
+            status,
+            latency_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            ua: asked.ua.as_deref(),
+            actor: self.identity.as_ref().map(|identity| &*identity.name),
+            remote: &asked.remote,
+            request_id: &asked.id,
+            sandbox: subject("sandboxes"),
+            tag: subject("snapshots"),
+            workspace: subject("workspaces"),
+            code,
+        }
+    }
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        if !self.concluded {
+            let took = self.begun.elapsed();
+            self.count(LEFT, took);
+            self.app.audit.write_later(&self.line(LEFT, took, None));
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Ends what has lived long enough, notices what died, and finds what others made. One thread, one look a second.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use engine::list;
 
 use crate::adopt::{end, end_unwanted, note_end};
 use crate::error::ApiError;
-use crate::registry::{Filter, now_unix};
+use crate::registry::{Filter, Sandbox, now_unix};
 use crate::state::App;
 
 /// Between two looks: a time to live is whole seconds.
@@ -81,9 +81,12 @@ pub(crate) fn look_around(app: &App) -> Result<(), ApiError> {
     for sandbox in known.iter().filter(|sandbox| !ids.contains(sandbox.id.as_str())) {
         note_end(app, &sandbox.id);
     }
-    let known: BTreeSet<&str> = known.iter().map(|sandbox| sandbox.id.as_str()).collect();
-    for child in living.iter().filter(|child| !known.contains(child.id())) {
-        app.take_in(child)?;
+    let mut known: BTreeMap<String, Sandbox> = known.into_iter().map(|known| (known.id.clone(), known)).collect();
+    for child in &living {
+        match known.remove(child.id()) {
+            Some(known) => drop(app.as_it_is(known, child)?),
+            None => drop(app.take_in(child)?),
+        }
     }
     end_unwanted(app)?;
     Ok(app.registry.change(|change| change.forget_sandboxes())?)

@@ -7,10 +7,15 @@ mod console;
 mod eval;
 mod events;
 mod exec;
+mod files;
 mod health;
 mod openapi;
+mod pause;
+mod ping;
+mod processes;
 mod sandboxes;
 mod snapshots;
+mod sse;
 mod tokens;
 mod tree;
 mod workspaces;
@@ -99,9 +104,22 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::list, sandboxes::create))
         .routes(routes!(sandboxes::get, sandboxes::patch, sandboxes::remove))
         .routes(routes!(sandboxes::renew))
-        .routes(routes!(sandboxes::ping))
+        .routes(routes!(pause::pause))
+        .routes(routes!(pause::resume))
+        .routes(routes!(ping::ping))
         .routes(routes!(exec::exec))
         .routes(routes!(eval::eval))
+        .routes(routes!(processes::list, processes::start))
+        .routes(routes!(processes::get, processes::remove))
+        .routes(routes!(processes::output))
+        .routes(routes!(processes::stdin))
+        .routes(routes!(processes::signal))
+        .routes(routes!(processes::resize))
+        .routes(routes!(files::read, files::write, files::remove))
+        .routes(routes!(files::stat))
+        .routes(routes!(files::list))
+        .routes(routes!(files::mkdir))
+        .routes(routes!(files::rename))
         .routes(routes!(branch::branch))
         .routes(routes!(console::console))
         .routes(routes!(workspaces::list, workspaces::create))

@@ -1,33 +1,30 @@
-//! A command in a sandbox, between a thread that waits for it and a request that may go away.
-//!
-//! The thread blocks on the guest; what it hears goes through a short channel, so that a client that reads slowly slows the
-//! command down and nothing else. When the request is dropped before the command's end, the command is killed.
+//! A command or a process in a sandbox, as a request hears of it.
 
 use std::io::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use engine::Child;
-use session::{Event, Exec, ExecControl, ExecRequest, ExitStatus, SessionError};
-use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use session::{AttachedEvent, Connection, Event, ExecRequest, ExitStatus, SessionError};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How much may wait for the client, in pieces of at most 64 KiB.
-const BACKLOG: usize = 16;
+use crate::error::ApiError;
+use crate::guests::{CallError, Say, Talk};
+use crate::state::App;
+
 /// How much longer than its limit a command may take to be over.
 const GRACE: Duration = Duration::from_secs(30);
-const SIGKILL: i32 = 9;
 
 /// What is heard of a command.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// It runs, under this number.
-    Started(i32),
+    /// It runs, under this name.
+    Started(String),
     /// It wrote to standard output.
     Stdout(Vec<u8>),
     /// It wrote to standard error.
     Stderr(Vec<u8>),
+    /// So much that it wrote is not kept any more.
+    Skipped(u64),
     /// It ended.
     Exited {
         /// How.
@@ -35,92 +32,71 @@ pub(crate) enum Heard {
         /// Its time was up.
         timed_out: bool,
     },
-    /// It was not started, or is not heard of any more.
-    Lost(SessionError),
 }
 
-/// A command; killed when dropped before its end.
+/// A command that is killed when this is dropped before its end, or a process that is not.
 #[derive(Debug)]
 pub(crate) struct Running {
-    heard: mpsc::Receiver<Heard>,
-    line: Arc<Mutex<Line>>,
-    /// The agent ends it in time; one that does not has a guest that does nothing any more.
-    patience: Duration,
-    until: Instant,
+    talk: Talk<Heard>,
+    until: Until,
+    failed: bool,
 }
 
-/// How the command can be reached.
+/// For how long it is listened to.
 #[derive(Debug)]
-enum Line {
-    /// Not yet.
-    Starting,
-    /// So.
-    Open(ExecControl),
-    /// Nobody wants it any more.
-    Left,
+enum Until {
+    /// The agent ends a command in time; one that does not has a guest that does nothing any more.
+    Deadline { at: Instant, patience: Duration },
+    /// A process may go on for ever, and the daemon does not.
+    Stopping(watch::Receiver<bool>),
 }
 
 impl Running {
-    /// Starts a command that ends in time, off the reactor.
-    pub(crate) fn start(child: Child, request: ExecRequest, stdin: Vec<u8>, limit: Duration) -> Self {
-        let (say, heard) = mpsc::channel(BACKLOG);
-        let line = Arc::new(Mutex::new(Line::Starting));
-        let theirs = Arc::clone(&line);
-        tokio::task::spawn_blocking(move || {
-            let told = run(&child, &request, &stdin, &theirs, &say);
-            if let Err(error) = told
-                && say.blocking_send(Heard::Lost(error)).is_err()
-            {
-                log::debug!("a command of {} was left", child.id());
-            }
-        });
+    /// Starts a command that ends in time.
+    pub(crate) fn start(
+        app: &App,
+        id: &str,
+        request: ExecRequest,
+        stdin: Vec<u8>,
+        limit: Duration,
+    ) -> Result<Self, ApiError> {
+        let talk = app.talk(id, move |connection, say| run(connection, &request, &stdin, say))?;
         let patience = limit + GRACE;
-        Self { heard, line, patience, until: Instant::now() + patience }
+        Ok(Self { talk, until: Until::Deadline { at: Instant::now() + patience, patience }, failed: false })
     }
 
-    /// What is heard next; `None` when it is over.
-    pub(crate) async fn next(&mut self) -> Option<Heard> {
-        let heard = tokio::time::timeout_at(self.until, self.heard.recv()).await;
-        heard.unwrap_or_else(|_| {
-            self.heard.close();
-            Some(Heard::Lost(SessionError::Timeout { waited: self.patience }))
-        })
+    /// Follows a process from what is kept of its output to its end.
+    pub(crate) fn follow(app: &App, id: &str, process: u64) -> Result<Self, ApiError> {
+        let talk = app.talk(id, move |connection, say| attend(connection, process, say))?;
+        Ok(Self { talk, until: Until::Stopping(app.stopping.subscribe()), failed: false })
     }
-}
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let before = std::mem::replace(&mut *self.line.lock().unwrap_or_else(PoisonError::into_inner), Line::Left);
-        // Somebody may be writing to the guest, which blocks.
-        if let (Line::Open(control), Ok(runtime)) = (before, Handle::try_current()) {
-            runtime.spawn_blocking(move || kill(&control));
+    /// What is heard next; `None` when it is over. Nothing is heard after an error.
+    pub(crate) async fn next(&mut self) -> Option<Result<Heard, CallError>> {
+        if self.failed {
+            return None;
+        }
+        let heard = self.hear().await;
+        self.failed = matches!(heard, Some(Err(_)));
+        heard
+    }
+
+    async fn hear(&mut self) -> Option<Result<Heard, CallError>> {
+        match &mut self.until {
+            Until::Deadline { at, patience } => {
+                let heard = tokio::time::timeout_at(*at, self.talk.next()).await;
+                heard.unwrap_or(Some(Err(SessionError::Timeout { waited: *patience }.into())))
+            }
+            Until::Stopping(stopping) => tokio::select! {
+                heard = self.talk.next() => heard,
+                _ = stopping.wait_for(|stopping| *stopping) => None,
+            },
         }
     }
 }
 
-/// A few bytes into a socket whose other end reads; one that has ended needs it no more.
-fn kill(control: &ExecControl) {
-    match control.signal(SIGKILL) {
-        Ok(()) | Err(SessionError::Ended) => {}
-        Err(error) => log::debug!("a command that was left cannot be killed: {error}"),
-    }
-}
-
-fn run(
-    child: &Child,
-    request: &ExecRequest,
-    stdin: &[u8],
-    line: &Mutex<Line>,
-    say: &mpsc::Sender<Heard>,
-) -> Result<(), SessionError> {
-    let exec = child.exec(request)?;
-    {
-        let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*line, Line::Left) {
-            return Ok(());
-        }
-        *line = Line::Open(exec.control());
-    }
+fn run(connection: Connection, request: &ExecRequest, stdin: &[u8], say: &Say<Heard>) -> Result<(), CallError> {
+    let mut exec = connection.exec(request)?;
     let mut writer = exec.stdin();
     std::thread::scope(|scope| {
         if !stdin.is_empty() {
@@ -133,28 +109,35 @@ fn run(
             let feeder = std::thread::Builder::new().name("stdin".into()).spawn_scoped(scope, feeder);
             feeder.map_err(|source| SessionError::Lost { source })?;
         }
-        // Whoever leaves early takes the connection along, for which the feeder may be waiting.
-        hear(exec, say)
+        say.say(Heard::Started(exec.pid.to_string()))?;
+        loop {
+            let (heard, is_last) = match exec.next_event()? {
+                Event::Stdout(bytes) => (Heard::Stdout(bytes), false),
+                Event::Stderr(bytes) => (Heard::Stderr(bytes), false),
+                Event::Exited { status, timed_out } => (Heard::Exited { status, timed_out }, true),
+            };
+            let told = say.say(heard);
+            if is_last || told.is_err() {
+                // Whoever leaves early takes the connection along, which ends the command and the feeder.
+                drop(exec);
+                return told;
+            }
+        }
     })
 }
 
-/// Passes on what is heard, to the end; or hangs up when nobody listens, which ends the command.
-fn hear(mut exec: Exec, say: &mpsc::Sender<Heard>) -> Result<(), SessionError> {
-    let mut next = Heard::Started(exec.pid);
+fn attend(connection: Connection, process: u64, say: &Say<Heard>) -> Result<(), CallError> {
+    let mut attached = connection.attach(process)?;
+    say.say(Heard::Started(process.to_string()))?;
     loop {
-        let is_last = matches!(next, Heard::Exited { .. });
-        if say.blocking_send(next).is_err() {
-            kill(&exec.control());
-            return Ok(());
+        match attached.next_event()? {
+            // An empty piece only says that the stream is over, which the exit says as well.
+            AttachedEvent::Stdout(bytes) | AttachedEvent::Stderr(bytes) if bytes.is_empty() => {}
+            AttachedEvent::Stdout(bytes) => say.say(Heard::Stdout(bytes))?,
+            AttachedEvent::Stderr(bytes) => say.say(Heard::Stderr(bytes))?,
+            AttachedEvent::Skipped { bytes } => say.say(Heard::Skipped(bytes))?,
+            AttachedEvent::Exited { status, timed_out } => return say.say(Heard::Exited { status, timed_out }),
         }
-        if is_last {
-            return Ok(());
-        }
-        next = match exec.next_event()? {
-            Event::Stdout(bytes) => Heard::Stdout(bytes),
-            Event::Stderr(bytes) => Heard::Stderr(bytes),
-            Event::Exited { status, timed_out } => Heard::Exited { status, timed_out },
-        };
     }
 }
 
@@ -166,11 +149,20 @@ pub(crate) const fn exit_code(status: ExitStatus) -> i32 {
     }
 }
 
+/// The signal that ended it.
+pub(crate) const fn signal_of(status: ExitStatus) -> Option<i32> {
+    match status {
+        ExitStatus::Code(_) => None,
+        ExitStatus::Signal(signal) => Some(signal),
+    }
+}
+
 /// What a shell would return for a command that could not be started, and say about it.
-pub(crate) fn not_started(error: &SessionError) -> Option<(i32, String)> {
-    match error {
-        SessionError::Refused { code: session::ErrorCode::NotFound, message } => Some((127, message.clone())),
-        SessionError::Refused { code: session::ErrorCode::NotExecutable, message } => Some((126, message.clone())),
+pub(crate) fn not_started(error: &CallError) -> Option<(i32, String)> {
+    let CallError::Guest(SessionError::Refused { code, message }) = error else { return None };
+    match code {
+        session::ErrorCode::NotFound => Some((127, message.clone())),
+        session::ErrorCode::NotExecutable => Some((126, message.clone())),
         _ => None,
     }
 }
@@ -181,9 +173,9 @@ mod tests {
 
     #[test]
     fn codes_are_those_of_python_and_of_shells() {
-        assert_eq!(exit_code(ExitStatus::Code(3)), 3);
-        assert_eq!(exit_code(ExitStatus::Signal(9)), -9);
-        let refused = |code| SessionError::Refused { code, message: "no".into() };
+        assert_eq!((exit_code(ExitStatus::Code(3)), signal_of(ExitStatus::Code(3))), (3, None));
+        assert_eq!((exit_code(ExitStatus::Signal(9)), signal_of(ExitStatus::Signal(9))), (-9, Some(9)));
+        let refused = |code| CallError::from(SessionError::Refused { code, message: "no".into() });
         assert_eq!(not_started(&refused(session::ErrorCode::NotFound)), Some((127, "no".into())));
         assert_eq!(not_started(&refused(session::ErrorCode::BadCwd)), None);
     }

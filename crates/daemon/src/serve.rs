@@ -33,6 +33,7 @@ use crate::adopt::adopt;
 use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::config::{Config, ConfigError, ServeArgs};
+use crate::guests::MAX_TALKS;
 use crate::observe::Peer;
 use crate::reaper::Reaper;
 use crate::registry::{Registry, RegistryError};
@@ -46,8 +47,8 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 const TLS_PATIENCE: Duration = Duration::from_secs(10);
 /// The most connections at once; more wait until one ends.
 const MAX_CONNECTIONS: usize = 4096;
-/// The most verbs at once: a command that runs is one of them.
-const MAX_VERBS: usize = 4096;
+/// The most verbs at once, besides what guests may hold up.
+const MAX_VERBS: usize = 2048;
 /// After a connection that could not be taken, as when there are no more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -111,15 +112,17 @@ pub fn serve(args: &ServeArgs, dirs: Dirs) -> Result<(), ServeError> {
     let reaper = Reaper::start(app.clone()).map_err(failed("start a thread in", "."))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        .max_blocking_threads(MAX_VERBS)
+        .max_blocking_threads(MAX_VERBS + MAX_TALKS)
         .thread_name("forkd")
         .build()
         .map_err(failed("start threads in", "."))?;
-    let server = Server { app, config, tls: tls.map(Arc::new), room: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
+    let server =
+        Server { app: app.clone(), config, tls: tls.map(Arc::new), room: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
     let deadline = runtime.block_on(server.run())?;
     drop(reaper);
     // Branches that are being written are not requests any more, and are given the same time.
     runtime.shutdown_timeout(deadline.saturating_duration_since(Instant::now()));
+    app.audit.flush();
     Ok(())
 }
 

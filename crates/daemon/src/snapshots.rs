@@ -125,6 +125,14 @@ pub(crate) fn detail(app: &App, tag: &Tag) -> Result<SnapshotDetail, ApiError> {
     })
 }
 
+/// Whether a snapshot has a warm interpreter; `None` when it cannot be told (yet).
+pub(crate) fn warm_interpreter(app: &App, tag: &str) -> Option<bool> {
+    match Store::new(&app.dirs).status(&tag.parse().ok()?) {
+        Ok(Status::Ready(snapshot)) => Some(snapshot.manifest().interpreter.is_some()),
+        _ => None,
+    }
+}
+
 /// Removes a snapshot. What was branched through the daemon without being chained stays, whole as it is; other snapshots
 /// that are made of it keep it from going, unless it is said what shall become of them.
 pub(crate) fn remove(app: &App, tag: &Tag, removal: Removal) -> Result<(), ApiError> {

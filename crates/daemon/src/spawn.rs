@@ -11,6 +11,7 @@ use types::Tag;
 
 use crate::error::ApiError;
 use crate::registry::{Change, RegistryError, Sandbox, now_unix};
+use crate::snapshots::warm_interpreter;
 use crate::state::{App, row_of};
 
 /// From the request until all are ready: a template may have to be loaded from a slow disk.
@@ -124,12 +125,14 @@ impl App {
             cancel: None,
         };
         let forked = fork(&spec, &self.dirs)?;
+        let warm = warm_interpreter(self, spec.tag.as_str());
         let ready: Vec<_> = forked.children.into_iter().flatten().collect();
         let row = |(ready, labels): (&engine::ForkedChild, _)| Sandbox {
             pid: u32::try_from(ready.pid).ok(),
             labels,
             expires_unix,
             workspace: workspace.clone(),
+            warm,
             ..row_of(&ready.child)
         };
         let made: Vec<Sandbox> = ready.iter().zip(labels).map(row).collect();

@@ -11,12 +11,17 @@ use types::Dirs;
 
 use crate::audit::Audit;
 use crate::auth::Auth;
+use crate::budget::Budget;
 use crate::error::{ApiError, chain};
+use crate::guests::Guests;
 use crate::metrics::Metrics;
 use crate::registry::{Registry, Sandbox};
 
 /// Why a sandbox ended, when nobody knows.
 const ENDED: &str = "its VM ended, by itself or by another program";
+
+/// How much of the output of commands may wait in memory, all requests together.
+const MAX_OUTPUTS: usize = 256 << 20;
 
 /// The daemon, as a route sees it.
 #[derive(Clone, Debug)]
@@ -30,6 +35,10 @@ pub(crate) struct Inner {
     pub(crate) auth: Auth,
     pub(crate) audit: Audit,
     pub(crate) metrics: Metrics,
+    /// Who talks to which guest.
+    pub(crate) guests: Arc<Guests>,
+    /// What waits in memory of the output of commands.
+    pub(crate) outputs: Arc<Budget>,
     /// One for each branch that may be written now.
     pub(crate) branch_slots: Arc<Semaphore>,
     pub(crate) branch_cap: u32,
@@ -68,6 +77,8 @@ impl App {
             auth,
             audit,
             metrics: Metrics::new(),
+            guests: Arc::default(),
+            outputs: Budget::new(MAX_OUTPUTS),
             branch_slots: Arc::new(Semaphore::new(usize::try_from(branch_cap).unwrap_or(usize::MAX >> 3))),
             branch_cap,
             stopping: watch::Sender::new(false),
@@ -107,7 +118,7 @@ impl Inner {
         }
         let opened = engine::open(id, &self.dirs);
         match (known, opened) {
-            (Some(known), Ok(child)) => Ok((known, child)),
+            (Some(known), Ok(child)) => Ok((self.as_it_is(known, &child)?, child)),
             (Some(known), Err(error @ (FindError::Unknown { .. } | FindError::Died(_)))) => {
                 let reason = end_of(&error);
                 self.registry.change(|change| change.end_sandbox(&known.id, EventKind::SandboxGone, &reason))?;
@@ -120,6 +131,17 @@ impl Inner {
             (None, Err(FindError::Unknown { .. } | FindError::Died(_))) => Err(unknown(id)),
             (_, Err(error)) => Err(error.into()),
         }
+    }
+
+    /// What is known of a living child, with what others may have done to it. That of a workspace stands still while it
+    /// is suspended, which is not what is told.
+    pub(crate) fn as_it_is(&self, known: Sandbox, child: &Child) -> Result<Sandbox, ApiError> {
+        let status = status_of(child);
+        if known.workspace.is_some() || known.status == status {
+            return Ok(known);
+        }
+        self.registry.change(|change| change.set_status(&known.id, status))?;
+        Ok(Sandbox { status, ..known })
     }
 
     /// Makes a living child known that was not made through the daemon. One of ours that is not known is just being made,
@@ -148,12 +170,18 @@ pub(crate) fn row_of(child: &Child) -> Sandbox {
         memory_limit_mib: child.limits().memory.map(engine::MemoryLimit::mib),
         labels: std::collections::BTreeMap::new(),
         expires_unix: None,
-        status: SandboxStatus::Running,
+        status: status_of(child),
         reason: None,
         branch_count: 0,
         last_branch: None,
         workspace: None,
+        warm: None,
+        numpy: None,
     }
+}
+
+fn status_of(child: &Child) -> SandboxStatus {
+    if child.is_paused() { SandboxStatus::Paused } else { SandboxStatus::Running }
 }
 
 /// Its process, if it has one that answers.

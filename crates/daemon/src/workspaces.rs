@@ -9,7 +9,7 @@
 //! workspace that runs and its old state; whatever happens after it leaves a sandbox or a snapshot that belongs to nobody,
 //! which [`crate::adopt`] and [`crate::reaper`] remove.
 
-use api::{Code, CreateWorkspace, WorkspaceStatus};
+use api::{Code, CreateWorkspace, SandboxStatus, WorkspaceStatus};
 use engine::{Removal, Store, StoreError};
 use types::Tag;
 
@@ -81,7 +81,7 @@ impl App {
             let message = format!("workspace `{name}` does not run; it is {}", before.status.as_str());
             return Err(ApiError::invalid(message).with_code(Code::WorkspaceNotRunning));
         };
-        let (_, child) = self.living(sandbox)?;
+        let (known, child) = self.living(sandbox)?;
         let tag = self.free_state_tag(name)?;
         // What it did after the instant that is kept would be lost without a word.
         child.pause()?;
@@ -90,7 +90,9 @@ impl App {
             Ok(kept)
         });
         if let Err(error) = kept {
-            if let Err(stuck) = child.resume() {
+            if known.status != SandboxStatus::Paused
+                && let Err(stuck) = child.resume()
+            {
                 log::error!("workspace `{name}` could not be suspended, and stands still: {}", chain(&stuck));
             }
             return Err(error);

@@ -31,6 +31,10 @@ pub(crate) struct Sandbox {
     pub(crate) last_branch: Option<String>,
     /// Whose it is, if it belongs to a workspace.
     pub(crate) workspace: Option<String>,
+    /// Whether its snapshot has a warm interpreter, if that is known.
+    pub(crate) warm: Option<bool>,
+    /// The version of numpy in it, once somebody has asked.
+    pub(crate) numpy: Option<String>,
 }
 
 impl From<Sandbox> for SandboxInfo {
@@ -152,8 +156,8 @@ impl Change<'_> {
     /// One that lives; false when it is known already.
     pub(crate) fn add_sandbox(&mut self, new: &Sandbox) -> Result<bool, RegistryError> {
         let sql = "INSERT INTO sandboxes
-                   (id, tag, created_unix, pid, memory_limit_mib, labels, expires_unix, status, workspace)
-                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING";
+                   (id, tag, created_unix, pid, memory_limit_mib, labels, expires_unix, status, workspace, warm)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING";
         let added = self.tx.prepare_cached(sql)?.execute(params![
             new.id,
             new.tag,
@@ -164,6 +168,7 @@ impl Change<'_> {
             new.expires_unix,
             new.status.as_str(),
             new.workspace,
+            new.warm,
         ])?;
         if added > 0 {
             let about = About { tag: Some(&new.tag), ..About::sandbox(&new.id) };
@@ -215,6 +220,23 @@ impl Change<'_> {
         Ok(changed)
     }
 
+    /// It stands still, or goes on. Nothing happens twice.
+    pub(crate) fn set_status(&mut self, id: &str, status: SandboxStatus) -> Result<(), RegistryError> {
+        let sql = "UPDATE sandboxes SET status = ?1 WHERE id = ?2 AND status <> 'gone' AND status <> ?1";
+        if self.tx.prepare_cached(sql)?.execute([status.as_str(), id])? > 0 {
+            let paused = status == SandboxStatus::Paused;
+            let kind = if paused { EventKind::SandboxPaused } else { EventKind::SandboxResumed };
+            self.tell(kind, About::sandbox(id))?;
+        }
+        Ok(())
+    }
+
+    /// The version of numpy in it.
+    pub(crate) fn set_numpy(&mut self, id: &str, version: &str) -> Result<(), RegistryError> {
+        self.tx.prepare_cached("UPDATE sandboxes SET numpy = ? WHERE id = ?")?.execute([version, id])?;
+        Ok(())
+    }
+
     /// A snapshot was taken of it, and is there.
     pub(crate) fn count_branch(&mut self, id: &str, tag: &str, dir: &str) -> Result<(), RegistryError> {
         let sql = "UPDATE sandboxes SET branch_count = branch_count + 1, last_branch = ? WHERE id = ?";
@@ -256,6 +278,8 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Sandbox> {
         branch_count: row.get("branch_count")?,
         last_branch: row.get("last_branch")?,
         workspace: row.get("workspace")?,
+        warm: row.get("warm")?,
+        numpy: row.get("numpy")?,
     })
 }
 

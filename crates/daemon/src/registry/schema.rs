@@ -4,7 +4,8 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use super::RegistryError;
 
-const STEPS: &[&str] = &["
+const STEPS: &[&str] = &[
+    "
 CREATE TABLE facts (
     name TEXT PRIMARY KEY,
     value TEXT NOT NULL
@@ -88,7 +89,12 @@ CREATE TABLE events (
     workspace TEXT,
     detail TEXT
 ) STRICT;
-"];
+",
+    "
+ALTER TABLE sandboxes ADD COLUMN warm INTEGER;
+ALTER TABLE sandboxes ADD COLUMN numpy TEXT;
+",
+];
 
 /// Takes the steps that the file has not taken yet, each whole or not at all.
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), RegistryError> {

@@ -7,7 +7,7 @@ use axum::extract::State;
 use session::{EvalError, Evaluation};
 
 use super::Failures;
-use super::exec::limit;
+use super::exec::{limit, milliseconds};
 use crate::body::{ApiJson, Name};
 use crate::error::ApiError;
 use crate::state::App;
@@ -22,7 +22,8 @@ pub(super) async fn eval(
 ) -> Result<ApiJson<EvalResult>, ApiError> {
     let begun = Instant::now();
     let limit = limit(asked.timeout_secs)?;
-    let evaluation = app.verb(move |app| Ok(app.living(&id)?.1.eval(&asked.code, limit)?)).await?;
+    let request = session::EvalRequest { code: asked.code, timeout_ms: milliseconds(limit) };
+    let evaluation = app.ask(&id, move |mut connection| connection.eval(&request)).await?;
     app.metrics.eval.record(begun.elapsed().as_secs_f64());
     Ok(ApiJson(result(evaluation)))
 }

@@ -58,6 +58,7 @@ fn look(app: &App) -> Result<(), ApiError> {
     let cap = usize::try_from(app.branch_cap).unwrap_or(usize::MAX);
     set("forkd_branches_in_flight", &[], cap.saturating_sub(app.branch_slots.available_permits()));
     set("forkd_branch_concurrency_cap", &[], cap);
+    set("forkd_guest_calls_in_flight", &[], app.guests.count());
     let runs = |(tag, status): &engine::Listed| {
         status.as_ref().is_ok_and(|status| engine::template_runs(tag, status.id(), &app.dirs).unwrap_or(false))
     };

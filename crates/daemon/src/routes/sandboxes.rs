@@ -1,7 +1,7 @@
 //! Sandboxes: made, listed, looked at, renewed, ended.
 
 use api::{
-    Code, CreateSandboxes, IDEMPOTENCY_KEY, NEXT_CURSOR, PatchSandbox, Pong, RenewSandbox, SandboxInfo, SandboxStatus,
+    Code, CreateSandboxes, IDEMPOTENCY_KEY, NEXT_CURSOR, PatchSandbox, RenewSandbox, SandboxInfo, SandboxStatus,
 };
 use axum::Extension;
 use axum::extract::State;
@@ -216,21 +216,6 @@ fn change(app: &App, id: &str, patch: &PatchSandbox) -> Result<Sandbox, ApiError
     app.living(id)?;
     app.registry.change(|change| change.renew_sandbox(id, expires, patch.labels.as_ref()))?;
     look_at(app, id)
-}
-
-/// Asks the guest's agent whether it is there.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/ping", tag = "sandboxes", params(("id" = String, Path)),
-    responses((status = 200, body = Pong), Failures))]
-pub(super) async fn ping(State(app): State<App>, Name(id): Name) -> Result<ApiJson<Pong>, ApiError> {
-    let pong = app.verb(move |app| Ok(app.living(&id)?.1.ping()?)).await?;
-    Ok(ApiJson(Pong {
-        pong: true,
-        pid: 1,
-        warmup_ready: true,
-        agent: pong.agent.agent,
-        kernel: pong.agent.kernel,
-        round_trip_us: u64::try_from(pong.round_trip.as_micros()).unwrap_or(u64::MAX),
-    }))
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ pub(crate) fn tcp(port: u16) -> TcpStream {
 
 /// A request as text.
 pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> String {
-    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     for (name, value) in headers {
         text += &format!("{name}: {value}\r\n");
     }
@@ -74,6 +74,11 @@ pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: 
         text += &format!("content-length: {}\r\n", body.len());
     }
     text + "\r\n" + body.unwrap_or_default()
+}
+
+/// A text as a part of a query.
+pub(crate) fn quote(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02x}")).collect()
 }
 
 /// Sends bytes and reads the answer to its end.

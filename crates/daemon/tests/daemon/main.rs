@@ -1,10 +1,14 @@
 //! The daemon as a process, spoken to over its real sockets, with the engine's stand-in for VMs below it: real forks of real
-//! processes, no guest.
+//! processes, no guest. Files and processes are those of a real agent on this machine.
 
 #[cfg(test)]
 mod auth;
 #[cfg(test)]
 mod crash;
+#[cfg(test)]
+mod files;
+#[cfg(test)]
+mod guests;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
@@ -13,6 +17,10 @@ mod http;
 mod load;
 #[cfg(test)]
 mod matrix;
+#[cfg(test)]
+mod pause;
+#[cfg(test)]
+mod processes;
 #[cfg(test)]
 mod sandboxes;
 #[cfg(test)]

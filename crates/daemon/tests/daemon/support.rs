@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use layer::Writer;
 use serde_json::{Value, json};
 use store::{Described, Existing, Origin, Store};
-use types::{Dirs, GuestMemorySize, VcpuCount};
+use types::{Dirs, GuestMemorySize, Interpreter, VcpuCount};
 
 use crate::http::{Answer, PATIENCE, exchange, request, tcp, unix};
 
@@ -55,6 +55,15 @@ impl World {
     }
 
     pub(crate) fn take_snapshot(&self, tag: &str) {
+        self.take(tag, None);
+    }
+
+    /// A snapshot with a warm interpreter.
+    pub(crate) fn take_warm_snapshot(&self, tag: &str) {
+        self.take(tag, Some(Interpreter::Python3));
+    }
+
+    fn take(&self, tag: &str, interpreter: Option<Interpreter>) {
         let origin = Origin::booted(vec![self.home.path().join("image")]);
         let staged = Store::new(&self.dirs).stage(&tag.parse().unwrap(), Existing::Keep, origin).unwrap();
         staged.state().unwrap().write_all(b"state").unwrap();
@@ -68,7 +77,7 @@ impl World {
             vcpus: VcpuCount::DEFAULT,
             memory: GuestMemorySize::DEFAULT,
             network: false,
-            interpreter: None,
+            interpreter,
             pause_us: None,
         };
         staged.commit(described).unwrap();
@@ -132,6 +141,20 @@ impl World {
         rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
+    /// How much memory the daemon has.
+    pub(crate) fn daemon_memory_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.daemon.as_ref().unwrap().id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// How many threads of the daemon's are busy with guests.
+    pub(crate) fn guest_threads(&self) -> u64 {
+        let text = self.ask("GET", "/metrics", None).expect(200).text();
+        let line = text.lines().find_map(|line| line.strip_prefix("forkd_guest_calls_in_flight ")).unwrap();
+        line.parse().unwrap()
+    }
+
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
@@ -157,6 +180,12 @@ impl World {
         }
         let text = request(method, path, &headers, body.as_deref());
         exchange(unix(&self.socket()), text.as_bytes()).unwrap()
+    }
+
+    /// A request over the unix socket whose body is bytes.
+    pub(crate) fn send(&self, method: &str, path: &str, body: &[u8]) -> Answer {
+        let head = request(method, path, &[("content-length", &body.len().to_string())], None);
+        exchange(unix(&self.socket()), &[head.as_bytes(), body].concat()).unwrap()
     }
 
     /// A request over TCP.
@@ -213,6 +242,15 @@ impl Lines {
                 return line;
             }
         }
+    }
+
+    /// All that comes until a line has this in it.
+    pub(crate) fn take_until(&mut self, wanted: &str) -> String {
+        let mut all = String::new();
+        while !all.contains(wanted) {
+            assert_ne!(self.0.read_line(&mut all).unwrap(), 0, "`{wanted}` never came");
+        }
+        all
     }
 
     /// All that comes until the end.

@@ -15,6 +15,8 @@ fn sandbox(number: usize, labels: &[(&str, &str)]) -> Sandbox {
         branch_count: 0,
         last_branch: None,
         workspace: None,
+        warm: None,
+        numpy: None,
     }
 }
 

@@ -1,0 +1,231 @@
+//! Processes of a sandbox that live on without clients.
+
+use api::{Code, ProcessInfo, ProcessStatus, SendSignal, StartProcess, TtySize};
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use session::{SessionError, Stdio};
+
+use super::exec::{input, limit, milliseconds};
+use super::{Failures, sse};
+use crate::body::{ApiJson, ApiQuery, MAX_BODY, Name};
+use crate::error::ApiError;
+use crate::running::{Running, exit_code, signal_of};
+use crate::state::App;
+
+/// A sandbox and a process, as a path names them.
+#[derive(Debug)]
+pub(super) struct Named {
+    sandbox: String,
+    process: u64,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path = Path::<(String, String)>::from_request_parts(parts, state).await;
+        let Path((sandbox, process)) = path.map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
+        let shown: String = process.chars().take(64).collect();
+        let missing = |_| ApiError::missing(Code::ProcessNotFound, format!("there is no process `{shown}`"));
+        Ok(Self { sandbox, process: process.parse().map_err(missing)? })
+    }
+}
+
+/// Starts a process that lives on without clients. The last of its output is kept for those who attach later, also after
+/// its end.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/processes", tag = "processes", params(("id" = String, Path)),
+    request_body = StartProcess, responses((status = 201, body = ProcessInfo), Failures))]
+pub(super) async fn start(
+    State(app): State<App>,
+    Name(id): Name,
+    ApiJson(asked): ApiJson<StartProcess>,
+) -> Result<(StatusCode, ApiJson<ProcessInfo>), ApiError> {
+    let (request, stdin) = command(asked)?;
+    let started = app.ask(&id, move |mut connection| connection.start_process(&request)).await;
+    let started = started.map_err(|error| error.meaning(ApiError::of_program))?;
+    if let Some(stdin) = stdin {
+        feed_later(app, id, started.id, stdin);
+    }
+    Ok((StatusCode::CREATED, ApiJson(told(started))))
+}
+
+/// Gives a process all of its input, for which nobody needs to stay. One that reads none of it for a minute gets no more.
+fn feed_later(app: App, id: String, process: u64, stdin: Vec<u8>) {
+    tokio::spawn(async move {
+        let fed = app.upload(&id, stdin.into(), None, move |connection| connection.feed(process, true)).await;
+        if let Err(error) = fed {
+            log::debug!("process {process} of {id} did not take its input: {error:?}");
+        }
+    });
+}
+
+fn command(asked: StartProcess) -> Result<(session::ExecRequest, Option<Vec<u8>>), ApiError> {
+    if asked.args.first().is_none_or(String::is_empty) {
+        return Err(ApiError::invalid("args is empty; give the program and its arguments"));
+    }
+    let stdin = input(asked.stdin, asked.stdin_base64)?;
+    let limit = asked.timeout_secs.map(|secs| limit(Some(secs))).transpose()?;
+    let request = session::ExecRequest {
+        argv: asked.args,
+        env: asked.env,
+        cwd: asked.cwd,
+        user: asked.user,
+        timeout_ms: limit.map(milliseconds),
+        stdio: asked.tty.map(size).transpose()?.map_or(Stdio::Pipes, Stdio::Tty),
+    };
+    Ok((request, stdin))
+}
+
+fn size(asked: TtySize) -> Result<session::TtySize, ApiError> {
+    if asked.rows == 0 || asked.cols == 0 {
+        return Err(ApiError::invalid("a terminal has at least one row and one column"));
+    }
+    Ok(session::TtySize { rows: asked.rows, cols: asked.cols })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below the point where this matters")]
+fn told(process: session::ProcessInfo) -> ProcessInfo {
+    ProcessInfo {
+        id: process.id.to_string(),
+        args: process.argv,
+        cwd: process.cwd,
+        user: process.user,
+        started_at_unix: process.started_unix_ms as f64 / 1000.0,
+        status: if process.status.is_some() { ProcessStatus::Exited } else { ProcessStatus::Running },
+        exit_code: process.status.map(exit_code),
+        signal: process.status.and_then(signal_of),
+        timed_out: process.timed_out,
+        tty: process.tty.map(|size| TtySize { rows: size.rows, cols: size.cols }),
+        pid: process.pid,
+    }
+}
+
+/// All processes that were started so and not forgotten, oldest first.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/processes", tag = "processes", params(("id" = String, Path)),
+    responses((status = 200, body = [ProcessInfo]), Failures))]
+pub(super) async fn list(State(app): State<App>, Name(id): Name) -> Result<ApiJson<Vec<ProcessInfo>>, ApiError> {
+    let all = app.ask(&id, |mut connection| connection.list_processes()).await?;
+    Ok(ApiJson(all.into_iter().map(told).collect()))
+}
+
+/// One process.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/processes/{pid}", tag = "processes",
+    params(("id" = String, Path), ("pid" = String, Path)),
+    responses((status = 200, body = ProcessInfo), Failures))]
+pub(super) async fn get(State(app): State<App>, named: Named) -> Result<ApiJson<ProcessInfo>, ApiError> {
+    let found = app.ask(&named.sandbox, move |mut connection| connection.show_process(named.process)).await?;
+    Ok(ApiJson(told(found)))
+}
+
+/// What is kept of a process's output, then what comes, to its end: `started`, `stdout` and `stderr`, then `exit` or
+/// `error`; `skipped` where something is not kept any more. Any number of clients may listen, and none holds it up.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/processes/{pid}/output", tag = "processes",
+    params(("id" = String, Path), ("pid" = String, Path)),
+    responses((status = 200, body = String, content_type = "text/event-stream"), Failures))]
+pub(super) async fn output(State(app): State<App>, named: Named) -> Result<Response, ApiError> {
+    let mut running = Running::follow(&app, &named.sandbox, named.process)?;
+    match running.next().await {
+        Some(Err(error)) => Err(error.into()),
+        first => Ok(sse::events(first, running).into_response()),
+    }
+}
+
+/// What may be said about input.
+#[derive(Debug, Deserialize)]
+pub(super) struct Feed {
+    #[serde(default)]
+    close: bool,
+}
+
+/// Input for a process: the body as it is, up to 16 MiB. `close` ends its input after that. Answered when the process has
+/// been given all of it.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/processes/{pid}/stdin", tag = "processes",
+    params(("id" = String, Path), ("pid" = String, Path), ("close" = Option<bool>, Query)),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 204), Failures))]
+pub(super) async fn stdin(
+    State(app): State<App>,
+    named: Named,
+    ApiQuery(asked): ApiQuery<Feed>,
+    body: Body,
+) -> Result<StatusCode, ApiError> {
+    let open = move |connection: session::Connection| connection.feed(named.process, asked.close);
+    app.upload(&named.sandbox, body, Some(MAX_BODY), open).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Sends a signal to a process and all of its group.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/processes/{pid}/signal", tag = "processes",
+    params(("id" = String, Path), ("pid" = String, Path)), request_body = SendSignal,
+    responses((status = 204), Failures))]
+pub(super) async fn signal(
+    State(app): State<App>,
+    named: Named,
+    ApiJson(asked): ApiJson<SendSignal>,
+) -> Result<StatusCode, ApiError> {
+    let Some(signal) = asked.signal.number() else {
+        return Err(ApiError::invalid("there is no such signal; give a number, or a name such as TERM"));
+    };
+    done(&app, &named.sandbox, move |mut connection| connection.signal_process(named.process, signal)).await
+}
+
+/// Tells a process's terminal a new size.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/processes/{pid}/resize", tag = "processes",
+    params(("id" = String, Path), ("pid" = String, Path)), request_body = TtySize,
+    responses((status = 204), Failures))]
+pub(super) async fn resize(
+    State(app): State<App>,
+    named: Named,
+    ApiJson(asked): ApiJson<TtySize>,
+) -> Result<StatusCode, ApiError> {
+    let size = size(asked)?;
+    done(&app, &named.sandbox, move |mut connection| connection.resize_process(named.process, size)).await
+}
+
+/// Kills a process and all of its group, if it runs, and forgets it.
+#[utoipa::path(delete, path = "/v1/sandboxes/{id}/processes/{pid}", tag = "processes",
+    params(("id" = String, Path), ("pid" = String, Path)), responses((status = 204), Failures))]
+pub(super) async fn remove(State(app): State<App>, named: Named) -> Result<StatusCode, ApiError> {
+    done(&app, &named.sandbox, move |mut connection| connection.forget_process(named.process)).await
+}
+
+async fn done(
+    app: &App,
+    id: &str,
+    work: impl FnOnce(session::Connection) -> Result<(), SessionError> + Send + 'static,
+) -> Result<StatusCode, ApiError> {
+    app.ask(id, work).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(text: &str) -> Result<(session::ExecRequest, Option<Vec<u8>>), ApiError> {
+        command(serde_json::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn a_process_is_checked_and_may_run_for_ever() {
+        for bad in [
+            r#"{"args":[]}"#,
+            r#"{"args":["x"],"timeout_secs":0}"#,
+            r#"{"args":["x"],"tty":{"rows":0,"cols":80}}"#,
+            r#"{"args":["x"],"stdin":"a","stdin_base64":"YQ=="}"#,
+        ] {
+            assert_eq!(asked(bad).unwrap_err().status.as_u16(), 400, "{bad}");
+        }
+        let (request, stdin) = asked(r#"{"args":["x"],"stdin":""}"#).unwrap();
+        assert_eq!((request.timeout_ms, request.stdio, stdin), (None, Stdio::Pipes, Some(vec![])));
+        let (request, _) = asked(r#"{"args":["x"],"timeout_secs":1.5,"tty":{"rows":24,"cols":80}}"#).unwrap();
+        assert_eq!(
+            (request.timeout_ms, request.stdio),
+            (Some(1500), Stdio::Tty(session::TtySize { rows: 24, cols: 80 }))
+        );
+    }
+}
