@@ -66,6 +66,11 @@ impl Remote {
         Ok(Self { machine, forkd, vmm })
     }
 
+    /// The machine.
+    pub(crate) const fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
     /// Brings a VM's parts in unless they are there.
     pub(crate) fn push_parts(&self, parts: &Parts, progress: &dyn Progress) -> anyhow::Result<InsideParts> {
         let files = [(&parts.image, "image.ext4"), (&parts.kernel, "kernel"), (&parts.initramfs, "initramfs.cpio")];
@@ -125,6 +130,11 @@ pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
         Some(SessionError::Lost { .. }) => error.context("the emulated host went away"),
         _ => error,
     }
+}
+
+/// The path inside of something that forkd keeps there.
+pub(crate) fn inside(name: &str) -> String {
+    format!("{HOME}/{name}")
 }
 
 /// A path inside that nobody else uses.

@@ -1,4 +1,6 @@
-//! `forkd serve`: the daemon.
+//! `forkd serve`: the daemon. Where VMs run in the emulated host it runs there, too, and its doors are out here.
+
+mod inside;
 
 use std::process::ExitCode;
 
@@ -6,6 +8,9 @@ use clap::{Args, Parser, Subcommand};
 use daemon::ServeArgs;
 use engine::place::{Place, place};
 use types::Dirs;
+
+use crate::forward;
+use inside::InsideDaemon;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,10 +55,17 @@ impl Controller {
 
 pub(crate) fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
     let dirs = Dirs::from_env()?;
-    if let Ok(Place::Machine { why }) = place(&dirs) {
-        log::warn!("VMs cannot run right here ({why}), so this daemon can make none");
+    match place(&dirs)? {
+        Place::Local => daemon::serve(&args.settings, dirs)?,
+        Place::Machine { why } => {
+            forward::notice(&why);
+            if args.settings.state.is_some() || args.settings.snapshot_root.is_some() {
+                log::warn!("what is kept is kept in the emulated host; --state and --snapshot-root mean nothing here");
+            }
+            let start = |token: Option<&str>| InsideDaemon::start(&args.settings, token, &dirs);
+            daemon::forward(&args.settings, dirs.clone(), start)?;
+        }
     }
-    daemon::serve(&args.settings, dirs)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -38,10 +38,10 @@ impl Identity {
     }
 }
 
-/// By which way a request came.
+/// By which way somebody comes to a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
-    /// The unix socket.
+pub enum Door {
+    /// The unix socket: who may open it may do everything.
     Local,
     /// The address.
     Network,

@@ -32,7 +32,8 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    const fn door(self) -> Door {
+    /// By which way it came.
+    pub(crate) const fn door(self) -> Door {
         match self {
             Self::Local => Door::Local,
             Self::Address(_) => Door::Network,

@@ -7,10 +7,9 @@
 //! ```
 
 use std::fs::File;
+use std::future::Future;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -19,13 +18,9 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustix::fs::FlockOperation;
-use sd_notify::NotifyState;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
 use tower::ServiceExt as _;
 use types::Dirs;
 
@@ -33,24 +28,19 @@ use crate::adopt::adopt;
 use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::config::{Config, ConfigError, ServeArgs};
+use crate::doors::{Doors, Host, Stream};
 use crate::guests::MAX_TALKS;
 use crate::observe::Peer;
 use crate::reaper::Reaper;
 use crate::registry::{Registry, RegistryError};
 use crate::routes::router;
 use crate::state::App;
-use crate::tls::{Tls, TlsError, is_noise};
+use crate::tls::{Tls, TlsError};
 
 /// How long a client may take to send a request's head, also the next one of a connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a client may take to agree on TLS.
-const TLS_PATIENCE: Duration = Duration::from_secs(10);
-/// The most connections at once; more wait until one ends.
-const MAX_CONNECTIONS: usize = 4096;
 /// The most verbs at once, besides what guests may hold up.
 const MAX_VERBS: usize = 2048;
-/// After a connection that could not be taken, as when there are no more descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the daemon does not serve.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +60,12 @@ pub enum ServeError {
         /// Where.
         path: PathBuf,
     },
+    /// The daemon that everything is passed on to ended.
+    #[error("the daemon inside ended: {why}")]
+    Inside {
+        /// How.
+        why: String,
+    },
     /// What lives could not be found out.
     #[error("what runs here cannot be told: {message}")]
     Adopt {
@@ -88,7 +84,7 @@ pub enum ServeError {
     },
 }
 
-fn failed(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> ServeError {
+pub(crate) fn failed(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> ServeError {
     let path = path.into();
     move |source| ServeError::Io { action, path, source }
 }
@@ -110,15 +106,8 @@ pub fn serve(args: &ServeArgs, dirs: Dirs) -> Result<(), ServeError> {
     let found = adopt(&app).map_err(|error| ServeError::Adopt { message: error.message })?;
     log::info!("{} sandboxes run, {} are gone, {} were ended", found.adopted, found.gone, found.ended);
     let reaper = Reaper::start(app.clone()).map_err(failed("start a thread in", "."))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .max_blocking_threads(MAX_VERBS + MAX_TALKS)
-        .thread_name("forkd")
-        .build()
-        .map_err(failed("start threads in", "."))?;
-    let server =
-        Server { app: app.clone(), config, tls: tls.map(Arc::new), room: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
-    let deadline = runtime.block_on(server.run())?;
+    let runtime = runtime()?;
+    let deadline = runtime.block_on(run(app.clone(), config, tls))?;
     drop(reaper);
     // Branches that are being written are not requests any more, and are given the same time.
     runtime.shutdown_timeout(deadline.saturating_duration_since(Instant::now()));
@@ -126,8 +115,15 @@ pub fn serve(args: &ServeArgs, dirs: Dirs) -> Result<(), ServeError> {
     Ok(())
 }
 
+/// The threads of a daemon.
+pub(crate) fn runtime() -> Result<Runtime, ServeError> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_all().max_blocking_threads(MAX_VERBS + MAX_TALKS).thread_name("forkd");
+    builder.build().map_err(failed("start threads in", "."))
+}
+
 /// One daemon for one set of VMs.
-fn lock(run: &Path) -> Result<File, ServeError> {
+pub(crate) fn lock(run: &Path) -> Result<File, ServeError> {
     std::fs::create_dir_all(run).map_err(failed("make", run))?;
     let path = run.join("daemon.lock");
     let file = File::create(&path).map_err(failed("make", &path))?;
@@ -138,109 +134,24 @@ fn lock(run: &Path) -> Result<File, ServeError> {
     }
 }
 
-struct Server {
+/// The routes, behind the doors.
+#[derive(Clone)]
+struct Routes {
     app: App,
-    config: Config,
-    tls: Option<Arc<Tls>>,
-    room: Arc<Semaphore>,
+    token_file: Option<PathBuf>,
+    router: Router,
 }
 
-impl Server {
-    /// Serves until a signal; until when what is under way may take.
-    async fn run(self) -> Result<Instant, ServeError> {
-        let (socket, bind) = (self.config.socket.clone(), self.config.bind);
-        let tcp = TcpListener::bind(bind).await.map_err(failed("listen on", bind.to_string()))?;
-        let address = tcp.local_addr().map_err(failed("listen on", bind.to_string()))?;
-        let unix = listen(&socket)?;
-        let [mut terminate, mut interrupt, mut hangup] = signals()?;
-        let router = router(self.app.clone());
-        let graceful = GracefulShutdown::new();
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        log::info!("listening on {scheme}://{address} and {}", socket.display());
-        notify(&[NotifyState::Ready]);
-        loop {
-            tokio::select! {
-                taken = tcp.accept() => match taken {
-                    Ok((stream, peer)) => self.take_tcp(stream, peer, &router, &graceful),
-                    Err(error) => not_taken(&error).await,
-                },
-                taken = unix.accept() => match taken {
-                    Ok((stream, _)) => self.spawn(stream, Peer::Local, &router, &graceful),
-                    Err(error) => not_taken(&error).await,
-                },
-                _ = hangup.recv() => self.reload().await,
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-            }
-        }
-        notify(&[NotifyState::Stopping]);
-        drop((tcp, unix));
-        if let Err(error) = std::fs::remove_file(&socket) {
-            log::warn!("{} is left behind: {error}", socket.display());
-        }
-        self.app.stopping.send_replace(true);
-        let deadline = Instant::now() + self.config.drain;
-        log::info!("ending; requests under way have {} s", self.config.drain.as_secs());
-        if tokio::time::timeout_at(deadline.into(), graceful.shutdown()).await.is_err() {
-            log::warn!("requests that did not end in time are cut short");
-        }
-        Ok(deadline)
+impl Host for Routes {
+    fn converse(&self, stream: impl Stream, peer: Peer) -> impl Future<Output = ()> + Send + 'static {
+        converse(stream, peer, self.router.clone(), self.app.stopping.subscribe())
     }
 
-    fn take_tcp(
-        &self,
-        stream: tokio::net::TcpStream,
-        peer: std::net::SocketAddr,
-        router: &Router,
-        graceful: &GracefulShutdown,
-    ) {
-        if let Err(error) = stream.set_nodelay(true) {
-            log::debug!("{peer}: {error}");
-        }
-        let Some(tls) = self.tls.clone() else {
-            return self.spawn(stream, Peer::Address(peer), router, graceful);
-        };
-        let Some(place) = self.place() else { return };
-        let (router, watcher) = (router.clone(), graceful.watcher());
-        tokio::spawn(async move {
-            let _place = place;
-            match tokio::time::timeout(TLS_PATIENCE, tls.acceptor().accept(stream)).await {
-                Ok(Ok(stream)) => converse(stream, Peer::Address(peer), router, watcher).await,
-                Ok(Err(error)) if is_noise(&error) => {}
-                Ok(Err(error)) => log::debug!("{peer} speaks no TLS: {error}"),
-                Err(_) => log::debug!("{peer} did not agree on TLS in time"),
-            }
-        });
-    }
-
-    /// Room for a connection; one too many is closed at once, because descriptors are what VMs are reached by.
-    fn place(&self) -> Option<OwnedSemaphorePermit> {
-        let place = Arc::clone(&self.room).try_acquire_owned();
-        place.inspect_err(|_| log::debug!("{MAX_CONNECTIONS} connections are open; one more was closed")).ok()
-    }
-
-    fn spawn<S>(&self, stream: S, peer: Peer, router: &Router, graceful: &GracefulShutdown)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let Some(place) = self.place() else { return };
-        let (router, watcher) = (router.clone(), graceful.watcher());
-        tokio::spawn(async move {
-            let _place = place;
-            converse(stream, peer, router, watcher).await;
-        });
-    }
-
-    /// Reads again what may have changed. What cannot be used changes nothing.
     async fn reload(&self) {
-        notify(&[NotifyState::Reloading]);
-        let (app, tls, token_file) = (self.app.clone(), self.tls.clone(), self.config.token_file.clone());
+        let (app, token_file) = (self.app.clone(), self.token_file.clone());
         let reloaded = tokio::task::spawn_blocking(move || {
             if let Some(Err(error)) = token_file.as_deref().map(|path| app.auth.load(path)) {
                 log::error!("the token stays as it was: {error}");
-            }
-            if let Some(Err(error)) = tls.as_deref().map(Tls::reload) {
-                log::error!("the certificate stays as it was: {error}");
             }
             if let Err(error) = app.audit.reopen() {
                 log::error!("the audit log stays as it was: {error}");
@@ -249,15 +160,31 @@ impl Server {
         if let Err(error) = reloaded.await {
             log::error!("nothing was read again: {error}");
         }
-        notify(&[NotifyState::Ready]);
     }
 }
 
-/// Answers the requests of one connection, one after the other.
-async fn converse<S>(stream: S, peer: Peer, router: Router, watcher: Watcher)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+/// Serves until a signal; until when what is under way may take.
+async fn run(app: App, config: Config, tls: Option<Tls>) -> Result<Instant, ServeError> {
+    let doors = Doors::open(&config, tls).await?;
+    let routes = Routes { router: router(app.clone()), app: app.clone(), token_file: config.token_file };
+    let rooms = doors.stand_open(&routes, std::future::pending()).await;
+    app.stopping.send_replace(true);
+    let deadline = Instant::now() + config.drain;
+    log::info!("ending; requests under way have {} s", config.drain.as_secs());
+    if !rooms.empty(deadline).await {
+        log::warn!("requests that did not end in time are cut short");
+    }
+    Ok(deadline)
+}
+
+/// Waits until the daemon is about to end; one that is gone is.
+async fn told(stopping: &mut watch::Receiver<bool>) {
+    drop(stopping.wait_for(|stopping| *stopping).await);
+}
+
+/// Answers the requests of one connection, one after the other. When the daemon is about to end, the one under way is the
+/// last.
+async fn converse(stream: impl Stream, peer: Peer, router: Router, mut stopping: watch::Receiver<bool>) {
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
         router.clone().oneshot(request)
@@ -265,48 +192,16 @@ where
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let served = tokio::select! {
+        served = &mut connection => served,
+        () = told(&mut stopping) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
     // A client that goes away, or says something that is no HTTP, is told about by nobody.
-    if let Err(error) = watcher.watch(connection).await {
+    if let Err(error) = served {
         log::debug!("a connection of {peer:?} failed: {error}");
-    }
-}
-
-async fn not_taken(error: &io::Error) {
-    log::warn!("a connection cannot be taken: {error}");
-    tokio::time::sleep(ACCEPT_PAUSE).await;
-}
-
-/// A socket that only its owner may open. One that nobody listens on any more makes room: the lock is ours.
-fn listen(path: &Path) -> Result<UnixListener, ServeError> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", path)(error)),
-        _ => {}
-    }
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir).map_err(failed("make", dir))?;
-    }
-    // Made elsewhere and moved, so that nobody can open it before it is only ours.
-    let hidden = path.with_extension("new");
-    match std::fs::remove_file(&hidden) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &hidden)(error)),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&hidden).map_err(failed("listen on", path))?;
-    let owner_only = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(&hidden, owner_only).map_err(failed("protect", path))?;
-    std::fs::rename(&hidden, path).map_err(failed("listen on", path))?;
-    Ok(listener)
-}
-
-/// SIGTERM, SIGINT, SIGHUP.
-fn signals() -> Result<[Signal; 3], ServeError> {
-    let on = |kind| signal(kind).map_err(failed("wait for signals in", "."));
-    Ok([on(SignalKind::terminate())?, on(SignalKind::interrupt())?, on(SignalKind::hangup())?])
-}
-
-/// Tells who started the daemon, if that wants to know.
-fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(false, state) {
-        log::debug!("nobody could be told: {error}");
     }
 }

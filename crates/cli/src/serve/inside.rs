@@ -1,0 +1,167 @@
+//! The daemon in the emulated host, which the doors out here lead to.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use daemon::{Door, Inside, ServeArgs};
+use machine::Machine;
+use rustix::stdio::stderr;
+use session::{DialTarget, Event, Exec, ExecControl, ExecRequest, Stdio, Transport};
+use types::Dirs;
+
+use crate::errors::chain;
+use crate::output::Raw;
+use crate::progress;
+use crate::remote::{self, Remote};
+
+/// Where it listens inside; nobody else does anything there.
+const PORT: u16 = 8889;
+/// How long it may take to listen: it looks at all sandboxes first.
+const PATIENCE: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_millis(50);
+const SIGHUP: i32 = 1;
+const SIGTERM: i32 = 15;
+
+/// It runs for as long as we do.
+#[derive(Debug)]
+pub(super) struct InsideDaemon {
+    machine: Machine,
+    control: ExecControl,
+    ended: Mutex<Receiver<String>>,
+}
+
+impl InsideDaemon {
+    /// Starts the machine if it does not run, and a daemon in it, with what matters inside of the settings out here.
+    pub(super) fn start(args: &ServeArgs, token: Option<&str>, dirs: &Dirs) -> anyhow::Result<Self> {
+        let remote = Remote::start(dirs, &*progress::reporter(false))?;
+        let machine = remote.machine().clone();
+        let mut words = vec!["serve".to_owned(), format!("--bind=127.0.0.1:{PORT}")];
+        words.push(format!("--branch-concurrency={}", args.branch_concurrency));
+        words.push(format!("--drain-secs={}", args.drain_secs));
+        if let Some(token) = token {
+            bring_token(&machine, token)?;
+            words.push(format!("--token-file={}", token_file()));
+        }
+        let audit_log = args.audit_log.clone().unwrap_or_else(|| dirs.data.join("audit.log"));
+        follow_audit(&machine, audit_log)?;
+        let exec = machine.exec(&remote.request(words, Stdio::Output))?;
+        let (control, (say, ended)) = (exec.control(), channel());
+        spawn("inside", move || pass_on(exec, &say))?;
+        let inside = Self { machine, control, ended: Mutex::new(ended) };
+        inside.listens()?;
+        Ok(inside)
+    }
+
+    fn listens(&self) -> anyhow::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.ended.lock().unwrap_or_else(PoisonError::into_inner).try_recv() {
+                Ok(why) => bail!("the daemon inside ended: {why}"),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+            }
+            match self.dial(Door::Local) {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() > until => return Err(error).context("the daemon inside does not listen"),
+                Err(_) => thread::sleep(PAUSE),
+            }
+        }
+    }
+}
+
+impl Inside for InsideDaemon {
+    fn dial(&self, door: Door) -> io::Result<Transport> {
+        let to = match door {
+            Door::Network => DialTarget::Tcp { address: None, port: PORT },
+            Door::Local => {
+                DialTarget::Unix { path: remote::inside("run/forkd.sock").parse().map_err(io::Error::other)? }
+            }
+        };
+        let connection = self.machine.connect().map_err(io::Error::other)?;
+        connection.dial(&to).map_err(io::Error::other)
+    }
+
+    fn reload(&self, token: Option<&str>) -> io::Result<()> {
+        token.map(|token| bring_token(&self.machine, token)).transpose().map_err(io::Error::other)?;
+        self.control.signal(SIGHUP).map_err(io::Error::other)
+    }
+
+    fn stop(&self) -> io::Result<()> {
+        self.control.signal(SIGTERM).map_err(io::Error::other)
+    }
+
+    fn wait(&self) -> String {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.recv().unwrap_or_else(|_| "nothing is known of its end".into())
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    // Not joined: it goes with us.
+    thread::Builder::new().name(name.into()).spawn(work).context("cannot start a thread")?;
+    Ok(())
+}
+
+fn token_file() -> String {
+    remote::inside("run/token")
+}
+
+/// Nobody but root is inside, and the file is only root's all the same.
+fn bring_token(machine: &Machine, token: &str) -> anyhow::Result<()> {
+    let script = r#"umask 077; mkdir -p "${1%/*}"; cat > "$1.new" && mv -f "$1.new" "$1""#;
+    let argv = ["sh", "-c", script, "sh", &token_file()].map(String::from).to_vec();
+    let request = ExecRequest { argv, stdio: Stdio::Pipes, ..ExecRequest::default() };
+    let output = machine.output(&request, token.as_bytes(), 4096)?;
+    if output.status.shell_code() != 0 {
+        bail!("the token cannot be kept in the emulated host: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+/// Shows what it says, to its end, and says how it ended.
+fn pass_on(mut exec: Exec, say: &Sender<String>) {
+    let why = loop {
+        match exec.next_event() {
+            Ok(Event::Stdout(bytes) | Event::Stderr(bytes)) => {
+                if let Err(error) = Raw(stderr()).write_all(&bytes) {
+                    log::debug!("what the daemon inside says is lost: {error}");
+                }
+            }
+            Ok(Event::Exited { status, .. }) => break format!("its exit code was {}", status.shell_code()),
+            Err(error) => break chain(&remote::explain(error.into())),
+        }
+    };
+    if say.send(why).is_err() {
+        log::debug!("nobody waits for the daemon inside");
+    }
+}
+
+/// What is written down inside from now on is written down here, too.
+fn follow_audit(machine: &Machine, to: PathBuf) -> anyhow::Result<()> {
+    // Tried now, so that it is said now if it cannot be.
+    append(&to, b"").with_context(|| format!("cannot write {}", to.display()))?;
+    let argv = ["tail", "-n", "0", "-F", &remote::inside("data/audit.log")].map(String::from).to_vec();
+    let mut tail = machine.exec(&ExecRequest { argv, stdio: Stdio::Output, ..ExecRequest::default() })?;
+    spawn("audit", move || {
+        while let Ok(event) = tail.next_event() {
+            let Event::Stdout(bytes) = event else { continue };
+            if let Err(error) = append(&to, &bytes) {
+                log::error!("the audit log cannot be written: {error}");
+            }
+        }
+    })
+}
+
+/// Opened each time: whoever rotates logs moves the file away.
+fn append(to: &PathBuf, bytes: &[u8]) -> io::Result<()> {
+    if let Some(dir) = to.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    OpenOptions::new().create(true).append(true).mode(0o600).open(to)?.write_all(bytes)
+}

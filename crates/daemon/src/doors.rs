@@ -1,0 +1,193 @@
+//! The doors of a daemon: its address and its unix socket, open until a signal comes.
+//!
+//! Who stands behind them is somebody else: the routes, or a daemon elsewhere.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sd_notify::NotifyState;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::config::Config;
+use crate::observe::Peer;
+use crate::serve::{ServeError, failed};
+use crate::tls::{Tls, is_noise};
+
+/// How long a client may take to agree on TLS.
+const TLS_PATIENCE: Duration = Duration::from_secs(10);
+/// The most connections at once; more are closed.
+const MAX_CONNECTIONS: usize = 4096;
+/// After a connection that could not be taken, as when there are no more descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection that came.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
+
+/// Who stands behind the doors.
+pub(crate) trait Host: Clone + Send + Sync + 'static {
+    /// Speaks with one client to the end.
+    fn converse(&self, stream: impl Stream, peer: Peer) -> impl Future<Output = ()> + Send + 'static;
+
+    /// Reads again what may have changed, besides the certificate.
+    fn reload(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// Doors that are open.
+#[derive(Debug)]
+pub(crate) struct Doors {
+    tcp: TcpListener,
+    unix: UnixListener,
+    socket: PathBuf,
+    tls: Option<Arc<Tls>>,
+    room: Arc<Semaphore>,
+    /// SIGTERM, SIGINT, SIGHUP.
+    signals: [Signal; 3],
+}
+
+impl Doors {
+    pub(crate) async fn open(config: &Config, tls: Option<Tls>) -> Result<Self, ServeError> {
+        let (socket, bind) = (config.socket.clone(), config.bind);
+        let tcp = TcpListener::bind(bind).await.map_err(failed("listen on", bind.to_string()))?;
+        let address = tcp.local_addr().map_err(failed("listen on", bind.to_string()))?;
+        let unix = listen(&socket)?;
+        let on = |kind| signal(kind).map_err(failed("wait for signals in", "."));
+        let signals = [on(SignalKind::terminate())?, on(SignalKind::interrupt())?, on(SignalKind::hangup())?];
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        log::info!("listening on {scheme}://{address} and {}", socket.display());
+        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        Ok(Self { tcp, unix, socket, tls: tls.map(Arc::new), room, signals })
+    }
+
+    /// Lets everybody in until a signal comes or something else is over; then the doors are shut.
+    pub(crate) async fn stand_open(mut self, host: &impl Host, over: impl Future<Output = ()>) -> Rooms {
+        notify(&[NotifyState::Ready]);
+        tokio::pin!(over);
+        loop {
+            let [terminate, interrupt, hangup] = &mut self.signals;
+            tokio::select! {
+                taken = self.tcp.accept() => match taken {
+                    Ok((stream, peer)) => self.take_tcp(stream, peer, host),
+                    Err(error) => not_taken(&error).await,
+                },
+                taken = self.unix.accept() => match taken {
+                    Ok((stream, _)) => self.spawn(stream, Peer::Local, host),
+                    Err(error) => not_taken(&error).await,
+                },
+                _ = hangup.recv() => self.reload(host).await,
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                () = &mut over => break,
+            }
+        }
+        notify(&[NotifyState::Stopping]);
+        if let Err(error) = std::fs::remove_file(&self.socket) {
+            log::warn!("{} is left behind: {error}", self.socket.display());
+        }
+        Rooms(self.room)
+    }
+
+    fn take_tcp(&self, stream: TcpStream, peer: SocketAddr, host: &impl Host) {
+        if let Err(error) = stream.set_nodelay(true) {
+            log::debug!("{peer}: {error}");
+        }
+        let Some(tls) = self.tls.clone() else { return self.spawn(stream, Peer::Address(peer), host) };
+        let Some(place) = self.place() else { return };
+        let host = host.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            match tokio::time::timeout(TLS_PATIENCE, tls.acceptor().accept(stream)).await {
+                Ok(Ok(stream)) => host.converse(stream, Peer::Address(peer)).await,
+                Ok(Err(error)) if is_noise(&error) => {}
+                Ok(Err(error)) => log::debug!("{peer} speaks no TLS: {error}"),
+                Err(_) => log::debug!("{peer} did not agree on TLS in time"),
+            }
+        });
+    }
+
+    /// Room for a connection; one too many is closed at once, because descriptors are what VMs are reached by.
+    fn place(&self) -> Option<OwnedSemaphorePermit> {
+        let place = Arc::clone(&self.room).try_acquire_owned();
+        place.inspect_err(|_| log::debug!("{MAX_CONNECTIONS} connections are open; one more was closed")).ok()
+    }
+
+    fn spawn(&self, stream: impl Stream, peer: Peer, host: &impl Host) {
+        let Some(place) = self.place() else { return };
+        let conversation = host.converse(stream, peer);
+        tokio::spawn(async move {
+            let _place = place;
+            conversation.await;
+        });
+    }
+
+    /// What cannot be used changes nothing.
+    async fn reload(&self, host: &impl Host) {
+        notify(&[NotifyState::Reloading]);
+        host.reload().await;
+        let tls = self.tls.clone();
+        let reloaded = tokio::task::spawn_blocking(move || {
+            if let Some(Err(error)) = tls.as_deref().map(Tls::reload) {
+                log::error!("the certificate stays as it was: {error}");
+            }
+        });
+        if let Err(error) = reloaded.await {
+            log::error!("the certificate was not read again: {error}");
+        }
+        notify(&[NotifyState::Ready]);
+    }
+}
+
+/// Where those are who were let in.
+#[derive(Debug)]
+pub(crate) struct Rooms(Arc<Semaphore>);
+
+impl Rooms {
+    /// Waits until all have left, but no longer than this; whether they have.
+    pub(crate) async fn empty(&self, deadline: Instant) -> bool {
+        let all = u32::try_from(MAX_CONNECTIONS).expect("it is a small number");
+        tokio::time::timeout_at(deadline.into(), self.0.acquire_many(all)).await.is_ok()
+    }
+}
+
+async fn not_taken(error: &io::Error) {
+    log::warn!("a connection cannot be taken: {error}");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+/// A socket that only its owner may open. One that nobody listens on any more makes room: the lock is ours.
+fn listen(path: &Path) -> Result<UnixListener, ServeError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", path)(error)),
+        _ => {}
+    }
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).map_err(failed("make", dir))?;
+    }
+    // Made elsewhere and moved, so that nobody can open it before it is only ours.
+    let hidden = path.with_extension("new");
+    match std::fs::remove_file(&hidden) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &hidden)(error)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&hidden).map_err(failed("listen on", path))?;
+    let owner_only = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(&hidden, owner_only).map_err(failed("protect", path))?;
+    std::fs::rename(&hidden, path).map_err(failed("listen on", path))?;
+    Ok(listener)
+}
+
+/// Tells who started the daemon, if that wants to know.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(false, state) {
+        log::debug!("nobody could be told: {error}");
+    }
+}
