@@ -4,6 +4,9 @@ BIN := $(BUILT)/release
 # Always together: cargo compiles a dependency anew for each set of packages that wants other features of it.
 PACKAGES := --package cli --package vmm --package agent --package bench
 
+# What tests run; with the same words as the tests themselves, so that nothing is compiled twice.
+BUILD := cargo build --workspace --bins --examples
+
 # Where the Python SDK is tested.
 VENV := $(or $(CARGO_TARGET_DIR),target)/venv
 
@@ -23,27 +26,27 @@ demo: build ## Warm up a microVM with Python and numpy, fork it N=10 times, let 
 	@N=$(N) $(BIN)/bench demo
 
 test: setup ## All tests, the VM tests in real VMs
-	@cargo build --workspace
+	@$(BUILD)
 	@$(MAKE) --no-print-directory --jobs --output-sync unit sdk images
 	@$(MAKE) --no-print-directory vmtest
 
-# Programs and tests are built with the same words, so that nothing is compiled twice.
 unit: setup
 	@cargo test --quiet --workspace
 
 sdk: $(VENV)/ready ## Check and test the Python SDK, as far as that needs no VM
-	@cd sdk/python && $(abspath $(VENV))/bin/ruff check --quiet . && $(abspath $(VENV))/bin/ruff format --quiet --check .
-	@cd sdk/python && $(abspath $(VENV))/bin/mypy src tests && $(abspath $(VENV))/bin/pytest
+	@$(VENV)/bin/ruff check --quiet --config sdk/python/pyproject.toml sdk/python tests/clients
+	@$(VENV)/bin/ruff format --quiet --check --config sdk/python/pyproject.toml sdk/python tests/clients
+	@cd sdk/python && $(abspath $(VENV))/bin/mypy src tests examples && $(abspath $(VENV))/bin/pytest
 
 $(VENV)/ready: sdk/python/pyproject.toml | setup
 	@python3 -m venv $(VENV) && $(VENV)/bin/pip install --quiet --editable 'sdk/python[test]' && touch $@
 
-images: setup
-	@cargo build --quiet --workspace
+# For `test` alone, which has built everything: what waits for a network can do so while others calculate.
+images:
 	@$(BUILT)/debug/e2e prepare
 
 vmtest: setup
-	@cargo build --quiet --workspace
+	@$(BUILD) --quiet
 	@$(BUILT)/debug/e2e
 
 lint: ## Format, clippy, dependency direction, shape of the sources

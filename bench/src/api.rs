@@ -4,19 +4,17 @@
 //! in them. So what is measured is the engine and the daemon, on any host. In each round both take turns: a spawn by the
 //! engine itself, then one over HTTP; the same with a command. Then many clients ask at once.
 
-mod home;
-
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use bench::stand_in::{Home, TAG};
 use engine::{ChildOptions, ForkSpec, Lifetime, Limits, Results};
 use serde_json::{Value, json};
 use session::ExecRequest;
 
 use crate::forkd::{host, place};
 use crate::spread::{Spread, rounded};
-use home::{Home, TAG};
 
 /// What the daemon may add to a spawn of one.
 const OVERHEAD_GOAL_US: f64 = 1000.0;

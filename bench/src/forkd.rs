@@ -36,8 +36,7 @@ pub(crate) fn vmm() -> Result<PathBuf> {
     beside("forkd-vmm")
 }
 
-/// A program of this build, by its path beside this one.
-pub(crate) fn beside(name: &str) -> Result<PathBuf> {
+fn beside(name: &str) -> Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name(name);
     if !path.is_file() {
         bail!("{} is not built; run `make build`", path.display());

@@ -1,3 +1,4 @@
-//! What benchmarks and tests of the spawn share: the smallest VM there is, and children forked from it.
+//! What benchmarks and tests share: the smallest VM there is with children forked from it, and a daemon over no VM at all.
 
+pub mod stand_in;
 pub mod tiny;

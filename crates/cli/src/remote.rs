@@ -27,6 +27,7 @@ pub(crate) struct Remote {
     machine: Machine,
     forkd: String,
     vmm: String,
+    agent: String,
 }
 
 /// A VM's parts, as paths inside, and how large it is.
@@ -59,11 +60,11 @@ impl Remote {
     /// Starts the machine unless it runs, and brings forkd into it unless it is there.
     pub(crate) fn start(dirs: &Dirs, progress: &dyn Progress) -> anyhow::Result<Self> {
         let machine = machine::start(dirs, &Program::Agent.find()?, progress)?;
-        let programs = [Program::Forkd, Program::Vmm];
+        let programs = [Program::Forkd, Program::Vmm, Program::Agent];
         let files = programs.map(|program| program.find().map(|path| (path, program.file_name())));
-        let [forkd, vmm] = files;
-        let [forkd, vmm] = push(&machine, [forkd?, vmm?], progress)?;
-        Ok(Self { machine, forkd, vmm })
+        let [forkd, vmm, agent] = files;
+        let [forkd, vmm, agent] = push(&machine, [forkd?, vmm?, agent?], progress)?;
+        Ok(Self { machine, forkd, vmm, agent })
     }
 
     /// The machine.
@@ -80,8 +81,9 @@ impl Remote {
 
     /// How forkd is called inside.
     pub(crate) fn request(&self, args: Vec<String>, stdio: Stdio) -> ExecRequest {
-        let variables = [("FORKD_HOME", HOME), ("FORKD_PLACE", "local"), (Program::Vmm.variable(), &self.vmm)];
-        let mut env: BTreeMap<_, _> = variables.map(|(name, value)| (name.into(), value.into())).into();
+        let programs = [(Program::Vmm.variable(), &*self.vmm), (Program::Agent.variable(), &*self.agent)];
+        let variables = [("FORKD_HOME", HOME), ("FORKD_PLACE", "local")].into_iter().chain(programs);
+        let mut env: BTreeMap<_, _> = variables.map(|(name, value)| (name.into(), value.into())).collect();
         env.extend(["TERM", "RUST_LOG"].into_iter().filter_map(|name| Some((name.into(), std::env::var(name).ok()?))));
         let argv = std::iter::once(self.forkd.clone()).chain(args).collect();
         ExecRequest { argv, env, stdio, ..ExecRequest::default() }

@@ -13,6 +13,7 @@
 mod boot;
 mod branch;
 mod cli;
+mod clients;
 mod daemon;
 mod disk;
 mod exec;
@@ -72,13 +73,13 @@ const LONE_TESTS: &[&[Test]] = &[
     fork::leaks::TESTS,
 ];
 /// Tests of the command line and the emulated host as a user has them before him.
-const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS];
+const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS, clients::TESTS];
 
 /// The word that has images built, and no test run.
 const PREPARE: &str = "prepare";
 
 /// No test of ours takes so long, also on a machine that is slow and busy.
-const TEST_LIMIT: Duration = Duration::from_secs(240);
+const TEST_LIMIT: Duration = Duration::from_secs(360);
 /// The variable that says otherwise, in seconds.
 const LIMIT: &str = "FORKD_E2E_LIMIT";
 /// How many of the slowest tests are named at the end.

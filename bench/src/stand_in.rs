@@ -1,9 +1,12 @@
-//! A home with a snapshot of nothing in it, and a daemon over it.
+//! A home with a snapshot of nothing in it, and a daemon over it whose VMs are stand-ins: processes that do towards the host
+//! what a VM does, without a guest.
+
+#![expect(clippy::print_stderr, reason = "what is left behind must be said")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -14,33 +17,37 @@ use store::{Described, Existing, Origin, Store};
 use types::{Dirs, GuestMemorySize, VcpuCount};
 use ureq::Agent;
 
-use crate::forkd::{beside, binary};
-
 /// The only snapshot there is.
-pub(super) const TAG: &str = "nothing";
+pub const TAG: &str = "nothing";
 /// What stands in for `forkd-vmm`, and the name by which it does all it is told.
 const STAND_IN: (&str, &str) = ("examples/scripted-vmm-of-daemon", "obeys");
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// It ends with this value, and so does all that it made.
 #[derive(Debug)]
-pub(super) struct Home {
-    pub(super) dirs: Dirs,
+pub struct Home {
+    /// Where everything is.
+    pub dirs: Dirs,
     daemon: Child,
-    url: String,
+    /// Where it listens.
+    pub url: String,
     agent: Agent,
     _dir: tempfile::TempDir,
 }
 
 impl Home {
-    pub(super) fn new(place: &Path) -> Result<Self> {
+    /// Below `place`.
+    ///
+    /// # Errors
+    /// When something is not built, or does not start.
+    pub fn new(place: &Path) -> Result<Self> {
         let dir = tempfile::tempdir_in(place)?;
         let dirs = Dirs::under(dir.path());
         fs::write(dir.path().join("image"), [0; 4096])?;
         take_snapshot(&dirs, &dir.path().join("image"))?;
         let stand_in = dir.path().join(STAND_IN.1);
         symlink(beside(STAND_IN.0)?, &stand_in)?;
-        let mut command = Command::new(binary()?);
+        let mut command = Command::new(beside("forkd")?);
         command.args(["serve", "--bind", "127.0.0.1:0"]).env("FORKD_HOME", dir.path()).env("FORKD_PLACE", "local");
         command.env("FORKD_VMM", &stand_in).env("RUST_LOG", "info").stdin(Stdio::null()).stdout(Stdio::null());
         let mut daemon = command.stderr(Stdio::piped()).spawn()?;
@@ -56,23 +63,36 @@ impl Home {
     }
 
     /// A client with a connection of its own.
-    pub(super) fn agent() -> Agent {
+    #[must_use]
+    pub fn agent() -> Agent {
         Agent::config_builder().timeout_global(Some(PATIENCE)).build().into()
     }
 
-    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value> {
+    /// What a POST answers.
+    ///
+    /// # Errors
+    /// When it is an error.
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value> {
         let request = self.agent.post(format!("{}{path}", self.url)).header("content-type", "application/json");
         let mut answer = request.send(body.to_string())?;
         Ok(serde_json::from_slice(&answer.body_mut().read_to_vec()?)?)
     }
 
-    pub(super) fn delete(&self, id: &str) -> Result<()> {
+    /// Ends a sandbox.
+    ///
+    /// # Errors
+    /// When it cannot be ended.
+    pub fn delete(&self, id: &str) -> Result<()> {
         let answer = self.agent.delete(format!("{}/v1/sandboxes/{id}", self.url)).call()?;
         ensure!(answer.status() == 204, "DELETE {id}: {}", answer.status());
         Ok(())
     }
 
-    pub(super) fn get(&self, agent: &Agent, path: &str) -> Result<()> {
+    /// Asks for something, and has no use for it.
+    ///
+    /// # Errors
+    /// When the answer is one.
+    pub fn get(&self, agent: &Agent, path: &str) -> Result<()> {
         agent.get(format!("{}{path}", self.url)).call()?.body_mut().read_to_vec()?;
         Ok(())
     }
@@ -87,10 +107,19 @@ impl Drop for Home {
         for error in engine::kill_many(&left).into_iter().filter_map(Result::err) {
             eprintln!("bench: {error}");
         }
-        if let Err(error) = TAG.parse().map(|tag| engine::stop_template(&tag, &self.dirs)) {
+        if let Ok(tag) = TAG.parse()
+            && let Err(error) = engine::stop_template(&tag, &self.dirs)
+        {
             eprintln!("bench: {error}");
         }
     }
+}
+
+/// A program of this build, by its path beside this one.
+fn beside(name: &str) -> Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name(name);
+    ensure!(path.is_file(), "{} is not built", path.display());
+    Ok(path)
 }
 
 /// A snapshot in which nothing is: a stand-in does not look.
