@@ -184,24 +184,35 @@ fn child(spec: &ChildSpec, fate: &str, asker: ControlSocket) -> Result<(), Anyth
 fn obey(listener: &OwnedFd, mark: &Path) -> Result<(), Anything> {
     loop {
         let connection = ControlSocket::from(rustix::net::accept(listener)?);
-        match connection.recv() {
+        let obeyed = match connection.recv() {
             Ok(Some((ToVmm::Stop, _))) => {
                 return Ok(connection.send(&FromVmm::Ended { outcome: Outcome::Stopped }, &[])?);
             }
-            Ok(Some((ToVmm::Branch, fds))) => branch(&connection, fds)?,
-            Ok(Some((ToVmm::Pause, _))) => {
-                std::fs::write(mark, "")?;
-                connection.send(&FromVmm::Paused, &[])?;
-            }
-            Ok(Some((ToVmm::Resume, _))) => {
-                match std::fs::remove_file(mark) {
-                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-                    _ => {}
-                }
-                connection.send(&FromVmm::Resumed, &[])?;
-            }
-            _ => {}
+            Ok(Some((message, fds))) => obey_one(&connection, &message, fds, mark),
+            _ => Ok(()),
+        };
+        // Whoever gives an order may be killed before the answer; that is not the end of a VM.
+        if let Err(error) = obeyed {
+            eprintln!("an order failed: {error}");
         }
+    }
+}
+
+fn obey_one(connection: &ControlSocket, message: &ToVmm, fds: Vec<OwnedFd>, mark: &Path) -> Result<(), Anything> {
+    match message {
+        ToVmm::Branch => branch(connection, fds),
+        ToVmm::Pause => {
+            std::fs::write(mark, "")?;
+            Ok(connection.send(&FromVmm::Paused, &[])?)
+        }
+        ToVmm::Resume => {
+            match std::fs::remove_file(mark) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            }
+            Ok(connection.send(&FromVmm::Resumed, &[])?)
+        }
+        _ => Ok(()),
     }
 }
 

@@ -43,7 +43,7 @@ impl ChildDir {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let failed = |source| VmDirError::Io { path: CHILD_PREFIX.into(), source };
         let id = format!("{CHILD_PREFIX}{:08x}-{}", now.as_secs(), hex(&random::<4>().map_err(failed)?));
-        let (path, lock) = all.make(&id, FlockOperation::NonBlockingLockShared)?;
+        let (path, lock) = all.make(&id, FlockOperation::LockShared)?;
         let created_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let (tag, snapshot) = (parent.tag.clone(), parent.id.clone());
         let owner = owner.map(str::to_owned);
@@ -142,6 +142,26 @@ mod tests {
         assert!(ids.iter().all(|id| id.len() == "sb-".len() + 8 + 1 + 8), "{ids:?}");
         drop(dirs);
         assert_eq!(fs::read_dir(run.path().join("vms")).unwrap().count(), 1, "only the lock is left");
+    }
+
+    #[test]
+    fn whoever_looks_disturbs_nobody_who_makes() {
+        let run = tempfile::tempdir().unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                        let dirs = fs::read_dir(run.path().join("vms")).into_iter().flatten();
+                        dirs.for_each(|dir| drop(crate::vmdir::is_held(&dir.unwrap().path())));
+                    }
+                });
+            }
+            let made = || ChildDir::create_many(run.path(), &parent(), Limits::default(), &[None; 50]);
+            let all: Result<Vec<_>, _> = (0..20).map(|_| made().map(drop)).collect();
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            all.unwrap();
+        });
     }
 
     #[test]

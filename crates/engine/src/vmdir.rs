@@ -64,7 +64,7 @@ impl VmDir {
         all.sweep()?;
         let (id, failed) = (random_id(), |source| VmDirError::Io { path: all.path.clone(), source });
         let id = id.map_err(failed)?;
-        let (path, lock) = all.make(&id, FlockOperation::NonBlockingLockExclusive)?;
+        let (path, lock) = all.make(&id, FlockOperation::LockExclusive)?;
         Ok(Self { id, path, _lock: lock })
     }
 
