@@ -15,12 +15,15 @@ use api::{EventKind, SandboxStatus};
 use engine::{Child, FindError, Status, Store, kill_many, list, sweep, sweep_templates};
 
 use crate::error::{ApiError, chain};
-use crate::registry::{BranchRow, Filter};
+use crate::registry::{BranchRow, Change, Filter, Sandbox};
 use crate::spawn::parse_tag;
 use crate::state::{App, end_of, pid_of};
 
 /// Why a branch failed that nobody finished.
 const CUT_SHORT: &str = "the daemon was ended while it was being written; take it again";
+
+/// How many ask for processes at once.
+const MAX_ASKING: usize = 16;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,37 +43,54 @@ pub(crate) fn adopt(app: &App) -> Result<Found, ApiError> {
     let mut living: BTreeMap<String, Child> =
         list(&app.dirs)?.into_iter().map(|child| (child.id().to_owned(), child)).collect();
     let mut found = Found::default();
-    for sandbox in known {
-        match living.remove(&sandbox.id) {
-            Some(child) => {
-                found.adopted += 1;
-                if sandbox.workspace.is_some() && sandbox.status != SandboxStatus::Paused {
-                    go_on(&child);
-                }
-                let sandbox = app.as_it_is(sandbox, &child)?;
-                let pid = pid_of(&child);
-                if pid != sandbox.pid {
-                    app.registry.change(|change| change.correct_pid(&sandbox.id, pid))?;
-                }
-            }
-            None => {
-                found.gone += 1;
-                note_end(app, &sandbox.id);
-            }
-        }
-    }
+    let (alive, gone): (Vec<_>, Vec<_>) =
+        known.into_iter().map(|known| (living.remove(&known.id), known)).partition(|(child, _)| child.is_some());
+    (found.adopted, found.gone) = (alive.len(), gone.len());
+    let alive: Vec<(Child, Sandbox)> = alive.into_iter().filter_map(|(child, known)| Some((child?, known))).collect();
+    manage_again(app, alive)?;
+    gone.iter().for_each(|(_, known)| note_end(app, &known.id));
     let (ours, others): (Vec<Child>, Vec<Child>) =
         living.into_values().partition(|child| child.owner() == Some(app.registry.id()));
     found.ended = ours.len();
     for error in kill_many(&ours).into_iter().filter_map(Result::err) {
         log::error!("a sandbox that nobody knows is left: {}", chain(&error));
     }
-    for child in &others {
-        found.adopted += usize::from(app.take_in(child)?.is_some());
+    for (child, pid) in others.iter().zip(pids_of(&others)) {
+        found.adopted += usize::from(app.take_in_as(child, pid)?.is_some());
     }
     finish_branches(app)?;
     tidy(app);
     Ok(found)
+}
+
+/// Goes on with those that live, as they are now.
+fn manage_again(app: &App, alive: Vec<(Child, Sandbox)>) -> Result<(), ApiError> {
+    let children: Vec<Child> = alive.iter().map(|(child, _)| child.clone()).collect();
+    let mut corrected = Vec::new();
+    for ((child, known), pid) in alive.into_iter().zip(pids_of(&children)) {
+        if known.workspace.is_some() && known.status != SandboxStatus::Paused {
+            go_on(&child);
+        }
+        let known = app.as_it_is(known, &child)?;
+        if pid != known.pid {
+            corrected.push((known.id, pid));
+        }
+    }
+    let all = |change: &mut Change<'_>| corrected.iter().try_for_each(|(id, pid)| change.correct_pid(id, *pid));
+    Ok(app.registry.change(all)?)
+}
+
+/// The processes of many, asked for by a few at once: one that is slow to answer holds up only those after it.
+fn pids_of(children: &[Child]) -> Vec<Option<u32>> {
+    let part = children.len().div_ceil(MAX_ASKING).max(1);
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = children
+            .chunks(part)
+            .map(|part| (part.len(), scope.spawn(move || part.iter().map(pid_of).collect::<Vec<_>>())))
+            .collect();
+        let told = asking.into_iter().flat_map(|(count, part)| part.join().unwrap_or_else(|_| vec![None; count]));
+        told.collect()
+    })
 }
 
 /// Lets a workspace's sandbox go on that stands still: its daemon was ended while it suspended it.

@@ -7,6 +7,7 @@
 //! neither         no token file, and a loopback address: everything               name: anonymous
 //! ```
 //!
+//! Nobody is who comes from a browser that was led to a loopback address under another name ([`crate::hosts`]).
 //! A token that is brought is checked, also where none is needed. Secrets are compared as digests, in constant time.
 
 use std::path::Path;
@@ -19,7 +20,15 @@ use subtle::ConstantTimeEq as _;
 
 use crate::config::{ConfigError, FileToken};
 use crate::error::ApiError;
+use crate::hosts;
 use crate::registry::{Registry, now_unix};
+
+/// The names of those who bring no named token.
+const TOKEN_FILE: &str = "token-file";
+const LOCAL: &str = "local";
+const ANONYMOUS: &str = "anonymous";
+/// What no named token may be called: the audit log would tell lies.
+pub(crate) const RESERVED: [&str; 3] = [TOKEN_FILE, LOCAL, ANONYMOUS];
 
 /// Whoever makes a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,8 +92,8 @@ impl Auth {
         let refused = |code, message: &str| Err(ApiError::new(StatusCode::UNAUTHORIZED, code, message));
         let Some(header) = headers.get(header::AUTHORIZATION) else {
             return match (door, expected) {
-                (Door::Local, _) => Ok(Identity::all("local")),
-                (Door::Network, None) => Ok(Identity::all("anonymous")),
+                (Door::Local, _) => Ok(Identity::all(LOCAL)),
+                (Door::Network, None) => hosts::check(headers).map(|()| Identity::all(ANONYMOUS)),
                 (Door::Network, Some(_)) => refused(Code::MissingToken, "missing bearer token"),
             };
         };
@@ -93,7 +102,7 @@ impl Auth {
         };
         let given = digest(token);
         if expected.is_some_and(|expected| given.ct_eq(&expected).into()) {
-            return Ok(Identity::all("token-file"));
+            return Ok(Identity::all(TOKEN_FILE));
         }
         // Found by its digest, which tells nothing about the token, and compared once more.
         match registry.token(&given)? {
@@ -160,7 +169,8 @@ mod tests {
     fn the_file_token_opens_and_another_does_not() {
         let (_dir, registry) = registry();
         let auth = Auth::default();
-        let none = HeaderMap::new();
+        let mut none = HeaderMap::new();
+        none.insert(header::HOST, "localhost:8889".parse().unwrap());
         let admit = |headers: &HeaderMap, door| auth.admit(headers, door, Scope::Admin, &registry);
         assert_eq!(&*admit(&none, Door::Network).unwrap().name, "anonymous");
         let file = tempfile::NamedTempFile::new().unwrap();

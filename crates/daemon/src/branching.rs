@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use types::Tag;
 
 use crate::error::{ApiError, chain};
-use crate::registry::{About, Facts};
+use crate::registry::{About, Change, Facts, RegistryError};
 use crate::snapshots;
 use crate::spawn::parse_tag;
 use crate::state::App;
@@ -77,20 +77,31 @@ impl App {
         let wait = asked.wait;
         let taken = self.take(id, asked, None)?;
         if wait {
-            return Ok((StatusCode::CREATED, self.keep(taken)?));
+            return Ok((StatusCode::CREATED, self.keep(taken, |_| Ok(()))?));
         }
         let told = self.writing(&taken);
         let app = self.clone();
         // What becomes of it is in the registry.
-        tokio::runtime::Handle::current().spawn_blocking(move || app.keep(taken).map(|_| ()));
+        tokio::runtime::Handle::current().spawn_blocking(move || app.keep(taken, |_| Ok(())).map(|_| ()));
         Ok((StatusCode::ACCEPTED, told))
     }
 
-    /// Branches for a workspace and waits until it is in the store; where it is.
-    pub(crate) fn branch_for(&self, workspace: &str, id: &str, tag: Tag) -> Result<SnapshotInfo, ApiError> {
-        let asked = Asked { tag: Some(tag), extent: Extent::Diff, measured: false, parent: None, wait: true };
+    /// Branches for a workspace and waits until it is in the store, and the workspace's state from then on: there is no
+    /// instant at which it is there and nobody's.
+    pub(crate) fn branch_for(&self, workspace: &str, id: &str, tag: &Tag) -> Result<(), ApiError> {
+        let dir = Store::new(&self.dirs).path(tag).display().to_string();
+        let asked = Asked { tag: Some(tag.clone()), extent: Extent::Diff, measured: false, parent: None, wait: true };
         let taken = self.take(id, asked, Some(workspace))?;
-        self.keep(taken)
+        let kept = self.keep(taken, |change| change.suspend_workspace(workspace, tag.as_str(), &dir));
+        if let Err(error) = kept {
+            // It may be in the store all the same.
+            self.remove_state(tag.as_str());
+            return Err(error);
+        }
+        if let Err(error) = self.registry.sync() {
+            log::error!("workspace `{workspace}` is suspended, which a power failure may undo: {}", chain(&error));
+        }
+        Ok(())
     }
 
     fn take(&self, id: &str, asked: Asked, workspace: Option<&str>) -> Result<Taken, ApiError> {
@@ -117,8 +128,12 @@ impl App {
         Ok(Taken { branch, child, asked, _slot: slot })
     }
 
-    /// Waits until it is written.
-    fn keep(&self, taken: Taken) -> Result<SnapshotInfo, ApiError> {
+    /// Waits until it is written, and makes that known together with whatever else belongs to the same change.
+    fn keep(
+        &self,
+        taken: Taken,
+        besides: impl FnOnce(&mut Change<'_>) -> Result<(), RegistryError>,
+    ) -> Result<SnapshotInfo, ApiError> {
         let Taken { branch, child, asked, _slot } = taken;
         let (tag, begun) = (branch.tag().clone(), Instant::now());
         match branch.keep(None) {
@@ -126,7 +141,8 @@ impl App {
                 let facts = facts(&kept, &asked, begun);
                 self.registry.change(|change| {
                     change.set_facts(tag.as_str(), &facts)?;
-                    change.finish_branch(tag.as_str())
+                    change.finish_branch(tag.as_str())?;
+                    besides(change)
                 })?;
                 self.metrics.counter("forkd_branches_total", &[("result", "ready")]).increment(1);
                 snapshots::info(self, &tag)

@@ -5,8 +5,6 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::config::Config;
 use crate::observe::Peer;
 use crate::serve::{ServeError, failed};
+use crate::socket::{Ours, listen};
 use crate::tls::{Tls, is_noise};
 
 /// How long a client may take to agree on TLS.
@@ -47,7 +46,7 @@ pub(crate) trait Host: Clone + Send + Sync + 'static {
 pub(crate) struct Doors {
     tcp: TcpListener,
     unix: UnixListener,
-    socket: PathBuf,
+    socket: Ours,
     tls: Option<Arc<Tls>>,
     room: Arc<Semaphore>,
     /// SIGTERM, SIGINT, SIGHUP.
@@ -59,13 +58,13 @@ impl Doors {
         let (socket, bind) = (config.socket.clone(), config.bind);
         let tcp = TcpListener::bind(bind).await.map_err(failed("listen on", bind.to_string()))?;
         let address = tcp.local_addr().map_err(failed("listen on", bind.to_string()))?;
-        let unix = listen(&socket)?;
+        let (unix, ours) = listen(&socket)?;
         let on = |kind| signal(kind).map_err(failed("wait for signals in", "."));
         let signals = [on(SignalKind::terminate())?, on(SignalKind::interrupt())?, on(SignalKind::hangup())?];
         let scheme = if tls.is_some() { "https" } else { "http" };
         log::info!("listening on {scheme}://{address} and {}", socket.display());
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        Ok(Self { tcp, unix, socket, tls: tls.map(Arc::new), room, signals })
+        Ok(Self { tcp, unix, socket: ours, tls: tls.map(Arc::new), room, signals })
     }
 
     /// Lets everybody in until a signal comes or something else is over; then the doors are shut.
@@ -90,9 +89,7 @@ impl Doors {
             }
         }
         notify(&[NotifyState::Stopping]);
-        if let Err(error) = std::fs::remove_file(&self.socket) {
-            log::warn!("{} is left behind: {error}", self.socket.display());
-        }
+        self.socket.remove();
         Rooms(self.room)
     }
 
@@ -131,7 +128,7 @@ impl Doors {
 
     /// What cannot be used changes nothing.
     async fn reload(&self, host: &impl Host) {
-        notify(&[NotifyState::Reloading]);
+        reloading();
         host.reload().await;
         let tls = self.tls.clone();
         let reloaded = tokio::task::spawn_blocking(move || {
@@ -163,31 +160,17 @@ async fn not_taken(error: &io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-/// A socket that only its owner may open. One that nobody listens on any more makes room: the lock is ours.
-fn listen(path: &Path) -> Result<UnixListener, ServeError> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", path)(error)),
-        _ => {}
-    }
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir).map_err(failed("make", dir))?;
-    }
-    // Made elsewhere and moved, so that nobody can open it before it is only ours.
-    let hidden = path.with_extension("new");
-    match std::fs::remove_file(&hidden) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &hidden)(error)),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&hidden).map_err(failed("listen on", path))?;
-    let owner_only = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(&hidden, owner_only).map_err(failed("protect", path))?;
-    std::fs::rename(&hidden, path).map_err(failed("listen on", path))?;
-    Ok(listener)
-}
-
 /// Tells who started the daemon, if that wants to know.
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(false, state) {
         log::debug!("nobody could be told: {error}");
+    }
+}
+
+/// Tells who started the daemon that it reads things again; when that began is what tells it from an earlier time.
+fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(error) => log::debug!("nobody can tell what time it is: {error}"),
     }
 }

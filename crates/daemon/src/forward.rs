@@ -62,7 +62,7 @@ pub fn forward<I: Inside, E: From<ServeError>>(
     start: impl FnOnce(Option<&str>) -> Result<I, E>,
 ) -> Result<(), E> {
     let config = Config::new(args, dirs).map_err(ServeError::from)?;
-    let _lock = lock(&config.dirs.run)?;
+    let _lock = lock(&config.dirs.run.join("daemon.lock"))?;
     let token = config.token_file.as_deref().map(FileToken::read).transpose().map_err(ServeError::from)?;
     let tls = config.tls.clone().map(|(cert, key)| Tls::load(cert, key)).transpose().map_err(ServeError::from)?;
     let runtime = runtime()?;

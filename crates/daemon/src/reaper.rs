@@ -9,7 +9,7 @@ use api::EventKind;
 use engine::list;
 
 use crate::adopt::{end, end_unwanted, note_end};
-use crate::error::ApiError;
+use crate::error::{ApiError, chain};
 use crate::registry::{Filter, Sandbox, now_unix};
 use crate::state::App;
 
@@ -44,11 +44,12 @@ impl Drop for Reaper {
 
 fn watch(app: &App, stopped: &Receiver<()>) {
     let mut round = 0_u32;
+    let mut strangers = Strangers::new();
     while stopped.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
         round = round.wrapping_add(1);
         app.metrics.keep_up();
-        let looked =
-            end_expired(app).and_then(|()| if round.is_multiple_of(ROUNDS) { look_around(app) } else { Ok(()) });
+        let looked = end_expired(app)
+            .and_then(|()| if round.is_multiple_of(ROUNDS) { look_around(app, &mut strangers) } else { Ok(()) });
         if let Err(error) = looked {
             log::error!("sandboxes cannot be looked after: {}", error.message);
         }
@@ -73,8 +74,12 @@ pub(crate) fn end_expired(app: &App) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Sandboxes of ours that nobody knows, with the number that the next spawn had when they were first seen.
+type Strangers = BTreeMap<String, u64>;
+
 /// Compares what is known with what lives. In this order: one that is made meanwhile is then in neither or in the latter.
-pub(crate) fn look_around(app: &App) -> Result<(), ApiError> {
+fn look_around(app: &App, strangers: &mut Strangers) -> Result<(), ApiError> {
+    let over = app.spawns.over();
     let known = app.registry.sandboxes(&Filter::default())?.sandboxes;
     let living = list(&app.dirs)?;
     let ids: BTreeSet<&str> = living.iter().map(engine::Child::id).collect();
@@ -82,12 +87,28 @@ pub(crate) fn look_around(app: &App) -> Result<(), ApiError> {
         note_end(app, &sandbox.id);
     }
     let mut known: BTreeMap<String, Sandbox> = known.into_iter().map(|known| (known.id.clone(), known)).collect();
+    let mut unknown = Strangers::new();
     for child in &living {
-        match known.remove(child.id()) {
-            Some(known) => drop(app.as_it_is(known, child)?),
-            None => drop(app.take_in(child)?),
+        if let Some(known) = known.remove(child.id()) {
+            app.as_it_is(known, child)?;
+        } else if child.owner() != Some(app.registry.id()) {
+            app.take_in(child)?;
+        } else if strangers.get(child.id()).is_some_and(|seen| *seen <= over) {
+            end_stranger(child);
+        } else {
+            let seen = strangers.get(child.id()).copied().unwrap_or_else(|| app.spawns.next());
+            unknown.insert(child.id().to_owned(), seen);
         }
     }
+    *strangers = unknown;
     end_unwanted(app)?;
     Ok(app.registry.change(|change| change.forget_sandboxes())?)
+}
+
+/// Ends a sandbox whose spawn is over and did not make it known.
+fn end_stranger(child: &engine::Child) {
+    log::warn!("sandbox {} was made for a request that failed, and is ended", child.id());
+    if let Err(error) = engine::kill(child) {
+        log::error!("{}", chain(&error));
+    }
 }

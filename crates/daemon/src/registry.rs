@@ -13,8 +13,8 @@ mod schema;
 mod tokens;
 mod workspaces;
 
-use std::fs::OpenOptions;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +32,8 @@ pub(crate) use workspaces::Workspace;
 
 /// How many changes a listener may be behind before it has to read them from the file.
 const EVENT_BACKLOG: usize = 4096;
+/// What every SQLite file begins with.
+const MAGIC: &[u8] = b"SQLite format 3\0";
 /// How long another process may hold the file.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -48,6 +50,16 @@ pub enum RegistryError {
         path: PathBuf,
         /// What the system says.
         source: io::Error,
+    },
+    /// It is something else.
+    #[error(
+        "{} is not a registry of this forkd, and is left as it is; give another file with --state (FORKD_STATE): the state \
+         of another implementation cannot be taken over",
+        path.display()
+    )]
+    Foreign {
+        /// Which file.
+        path: PathBuf,
     },
     /// A later forkd wrote it.
     #[error("the registry is of version {found}; this forkd knows versions up to {known}: use a newer one")]
@@ -91,6 +103,7 @@ impl Registry {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).map_err(|source| RegistryError::Io { path: path.into(), source })?;
         }
+        refuse_foreign(path)?;
         // It holds what others told us in confidence: the environments of workspaces.
         let private = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
         private.map_err(|source| RegistryError::Io { path: path.into(), source })?;
@@ -139,14 +152,30 @@ impl Registry {
         work: impl FnOnce(&mut Change<'_>) -> Result<T, RegistryError>,
     ) -> Result<T, RegistryError> {
         let done = self.change(work)?;
-        self.lock().query_row("PRAGMA wal_checkpoint(FULL)", [], |_| Ok(()))?;
+        self.sync()?;
         Ok(done)
+    }
+
+    /// Returns when all changes are on the disk.
+    pub(crate) fn sync(&self) -> Result<(), RegistryError> {
+        Ok(self.lock().query_row("PRAGMA wal_checkpoint(FULL)", [], |_| Ok(()))?)
     }
 
     fn lock(&self) -> MutexGuard<'_, Connection> {
         // Whoever panicked in a transaction has rolled it back.
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A file that is there has to be a database; one that is empty is about to become one.
+fn refuse_foreign(path: &Path) -> Result<(), RegistryError> {
+    let io = |source| RegistryError::Io { path: path.into(), source };
+    let mut begin = Vec::new();
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened.map_err(io)?.take(MAGIC.len() as u64).read_to_end(&mut begin).map_err(io)?,
+    };
+    if begin.is_empty() || begin == MAGIC { Ok(()) } else { Err(RegistryError::Foreign { path: path.into() }) }
 }
 
 impl Change<'_> {
@@ -225,7 +254,7 @@ mod tests {
         let path = dir.path().join("deep/registry.db");
         assert_eq!(Registry::open(&path).unwrap().id(), id);
         std::fs::write(dir.path().join("text"), "{\"snapshots\": {}} is what others keep here").unwrap();
-        assert!(matches!(Registry::open(&dir.path().join("text")), Err(RegistryError::Sqlite(_))));
+        assert!(matches!(Registry::open(&dir.path().join("text")), Err(RegistryError::Foreign { .. })));
         Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
         assert!(matches!(Registry::open(&path), Err(RegistryError::Newer { found: 99, .. })));
     }

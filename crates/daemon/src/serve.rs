@@ -34,6 +34,7 @@ use crate::observe::Peer;
 use crate::reaper::Reaper;
 use crate::registry::{Registry, RegistryError};
 use crate::routes::router;
+use crate::socket::beside;
 use crate::state::App;
 use crate::tls::{Tls, TlsError};
 
@@ -55,8 +56,14 @@ pub enum ServeError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// There is one already.
-    #[error("another daemon serves from {}; end it first", path.display())]
+    #[error("another daemon is at work here: it holds {}; end it first, or give this one places of its own", path.display())]
     Running {
+        /// What it holds.
+        path: PathBuf,
+    },
+    /// Something else is where its socket shall be.
+    #[error("{} is there and is no socket; give another path with --socket (FORKD_SOCKET)", path.display())]
+    NotASocket {
         /// Where.
         path: PathBuf,
     },
@@ -95,7 +102,7 @@ pub(crate) fn failed(action: &'static str, path: impl Into<PathBuf>) -> impl FnO
 /// When it cannot start.
 pub fn serve(args: &ServeArgs, dirs: Dirs) -> Result<(), ServeError> {
     let config = Config::new(args, dirs)?;
-    let _lock = lock(&config.dirs.run)?;
+    let _locks = [lock(&config.dirs.run.join("daemon.lock"))?, lock(&beside(&config.state, ".lock"))?];
     engine::raise_descriptors().map_err(failed("raise the limit of open files in", "."))?;
     let auth = Auth::default();
     config.token_file.as_deref().map(|path| auth.load(path)).transpose()?;
@@ -122,15 +129,16 @@ pub(crate) fn runtime() -> Result<Runtime, ServeError> {
     builder.build().map_err(failed("start threads in", "."))
 }
 
-/// One daemon for one set of VMs.
-pub(crate) fn lock(run: &Path) -> Result<File, ServeError> {
-    std::fs::create_dir_all(run).map_err(failed("make", run))?;
-    let path = run.join("daemon.lock");
-    let file = File::create(&path).map_err(failed("make", &path))?;
+/// One daemon for one set of VMs, and for one registry.
+pub(crate) fn lock(path: &Path) -> Result<File, ServeError> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).map_err(failed("make", dir))?;
+    }
+    let file = File::create(path).map_err(failed("make", path))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(rustix::io::Errno::AGAIN) => Err(ServeError::Running { path: run.into() }),
-        Err(error) => Err(failed("lock", &path)(error.into())),
+        Err(rustix::io::Errno::AGAIN) => Err(ServeError::Running { path: path.into() }),
+        Err(error) => Err(failed("lock", path)(error.into())),
     }
 }
 

@@ -136,13 +136,22 @@ pub(crate) fn warm_interpreter(app: &App, tag: &str) -> Option<bool> {
 /// Removes a snapshot. What was branched through the daemon without being chained stays, whole as it is; other snapshots
 /// that are made of it keep it from going, unless it is said what shall become of them.
 pub(crate) fn remove(app: &App, tag: &Tag, removal: Removal) -> Result<(), ApiError> {
-    let store = Store::new(&app.dirs);
+    refuse_if_awaited(app, tag)?;
     if removal != Removal::Force {
         refuse_if_needed(app, tag)?;
     }
     if removal == Removal::Cascade {
-        store.descendants(tag)?.iter().try_for_each(|descendant| refuse_if_needed(app, descendant))?;
+        for descendant in Store::new(&app.dirs).descendants(tag)? {
+            refuse_if_awaited(app, &descendant)?;
+            refuse_if_needed(app, &descendant)?;
+        }
     }
+    take_away(app, tag, removal)
+}
+
+/// Removes a snapshot, whoever needs it.
+pub(crate) fn take_away(app: &App, tag: &Tag, removal: Removal) -> Result<(), ApiError> {
+    let store = Store::new(&app.dirs);
     let removal = match (removal, store.info(tag)) {
         (Removal::Plain, Ok(info)) if !is_chained(app, &store, &info)? => Removal::Force,
         (removal, _) => removal,
@@ -154,6 +163,15 @@ pub(crate) fn remove(app: &App, tag: &Tag, removal: Removal) -> Result<(), ApiEr
     };
     app.registry.change(|change| gone.iter().try_for_each(|tag| change.remove_snapshot(tag.as_str())))?;
     Ok(())
+}
+
+/// What is about to be a workspace's state is its state before anybody can say so.
+fn refuse_if_awaited(app: &App, tag: &Tag) -> Result<(), ApiError> {
+    let branches = app.registry.branches()?;
+    let under_way = branches.into_iter().find(|branch| branch.tag == tag.as_str() && branch.failed.is_none());
+    let Some(workspace) = under_way.and_then(|branch| branch.workspace) else { return Ok(()) };
+    let message = format!("`{tag}` is about to be the state of workspace `{workspace}`, which is being suspended");
+    Err(ApiError::conflict(Code::SnapshotInUse, message))
 }
 
 /// A workspace needs its state to be resumed, and what its sandbox was forked from to be suspended.

@@ -109,6 +109,7 @@ impl App {
         besides: impl FnOnce(&mut Change<'_>, &[Sandbox]) -> Result<(), RegistryError>,
     ) -> Result<Vec<Sandbox>, ApiError> {
         let begun = Instant::now();
+        let _spawning = self.spawns.begin();
         let owner = Some(self.registry.id().to_owned());
         let Spawn { tag, children, limits, expires_unix, workspace } = spawn;
         let (options, labels): (Vec<_>, Vec<_>) = children

@@ -16,6 +16,7 @@ use crate::error::{ApiError, chain};
 use crate::guests::Guests;
 use crate::metrics::Metrics;
 use crate::registry::{Registry, Sandbox};
+use crate::spawns::Spawns;
 
 /// Why a sandbox ended, when nobody knows.
 const ENDED: &str = "its VM ended, by itself or by another program";
@@ -39,6 +40,8 @@ pub(crate) struct Inner {
     pub(crate) guests: Arc<Guests>,
     /// What waits in memory of the output of commands.
     pub(crate) outputs: Arc<Budget>,
+    /// Spawns under way.
+    pub(crate) spawns: Spawns,
     /// One for each branch that may be written now.
     pub(crate) branch_slots: Arc<Semaphore>,
     pub(crate) branch_cap: u32,
@@ -79,6 +82,7 @@ impl App {
             metrics: Metrics::new(),
             guests: Arc::default(),
             outputs: Budget::new(MAX_OUTPUTS),
+            spawns: Spawns::default(),
             branch_slots: Arc::new(Semaphore::new(usize::try_from(branch_cap).unwrap_or(usize::MAX >> 3))),
             branch_cap,
             stopping: watch::Sender::new(false),
@@ -150,7 +154,12 @@ impl Inner {
         if child.owner() == Some(self.registry.id()) {
             return Ok(None);
         }
-        let found = Sandbox { pid: pid_of(child), ..row_of(child) };
+        self.take_in_as(child, pid_of(child))
+    }
+
+    /// The same for others' whose process is known.
+    pub(crate) fn take_in_as(&self, child: &Child, pid: Option<u32>) -> Result<Option<Sandbox>, ApiError> {
+        let found = Sandbox { pid, ..row_of(child) };
         // Looked at once more: it may have been ended since it was found.
         let alive = child.is_alive().unwrap_or(false);
         if alive && self.registry.change(|change| change.add_sandbox(&found))? {

@@ -5,7 +5,8 @@
 //! resume    fork the state ─ registry: that sandbox
 //! ```
 //!
-//! The registry changes in one step, and only once the new state is on the disk. Whatever happens before it leaves a
+//! The registry changes in one step, and only once the new state is on the disk: until then the new tag is a branch under
+//! way, which nobody can remove, and from then on the workspace's. Whatever happens before it leaves a
 //! workspace that runs and its old state; whatever happens after it leaves a sandbox or a snapshot that belongs to nobody,
 //! which [`crate::adopt`] and [`crate::reaper`] remove.
 
@@ -85,11 +86,7 @@ impl App {
         let tag = self.free_state_tag(name)?;
         // What it did after the instant that is kept would be lost without a word.
         child.pause()?;
-        let kept = self.branch_for(name, sandbox, tag).and_then(|kept| {
-            self.registry.change_durably(|change| change.suspend_workspace(name, &kept.tag, &kept.dir))?;
-            Ok(kept)
-        });
-        if let Err(error) = kept {
+        if let Err(error) = self.branch_for(name, sandbox, &tag) {
             if known.status != SandboxStatus::Paused
                 && let Err(stuck) = child.resume()
             {
@@ -160,7 +157,7 @@ impl App {
 
     /// Removes a snapshot that is nobody's state any more. What is made of it stays.
     pub(crate) fn remove_state(&self, tag: &str) {
-        let removed = parse_tag(tag).and_then(|tag| snapshots::remove(self, &tag, Removal::Force));
+        let removed = parse_tag(tag).and_then(|tag| snapshots::take_away(self, &tag, Removal::Force));
         match removed {
             Err(error) if error.code != Code::SnapshotNotFound => {
                 log::error!("the old state `{tag}` is left behind: {}", error.message);

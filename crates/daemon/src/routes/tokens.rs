@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::Failures;
-use crate::auth::digest;
+use crate::auth::{RESERVED, digest};
 use crate::body::{ApiJson, Name};
 use crate::error::ApiError;
 use crate::registry::{Token, now_unix};
@@ -38,6 +38,10 @@ pub(super) async fn create(
 fn make(app: &App, asked: CreateToken) -> Result<NewToken, ApiError> {
     let CreateToken { name, mut scopes, ttl_secs } = asked;
     check_name(&name)?;
+    if RESERVED.contains(&name.as_str()) {
+        let message = format!("`{name}` is what the audit log calls somebody else; use another name");
+        return Err(ApiError::invalid(message).with_code(Code::InvalidName));
+    }
     scopes.sort_unstable();
     scopes.dedup();
     if scopes.is_empty() {

@@ -24,12 +24,14 @@ fn a_guest_that_hangs_is_left_with_its_client() {
     for (route, body) in [
         ("exec", json!({ "args": ["hang"] })),
         ("exec", json!({ "args": ["hang"], "stdin": "x".repeat(1 << 20) })),
-        ("exec", json!({ "args": ["hang"], "stream": true })),
         ("eval", json!({ "code": "hang" })),
     ] {
         ask_and_leave(&world, &format!("/v1/sandboxes/{id}/{route}"), &body);
         wait_until("nobody waits", || world.guest_threads() == 0);
     }
+    let body = json!({ "args": ["hang"], "stream": true });
+    world.stream("POST", &format!("/v1/sandboxes/{id}/exec"), Some(body)).until("event: started");
+    wait_until("nobody waits", || world.guest_threads() == 0);
     let lines = || std::fs::read_to_string(&audit).unwrap();
     wait_until("the audit lines", || lines().matches(r#""status":499"#).count() == 3);
     let left = lines().lines().find(|line| line.contains("/eval")).unwrap().to_owned();

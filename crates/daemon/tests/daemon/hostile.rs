@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 
-use crate::http::{request, tcp};
-use crate::support::World;
+use crate::http::{exchange, request, tcp, unix};
+use crate::support::{TOKEN, World};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -18,6 +18,10 @@ fn every_failure_is_told_in_the_same_way() {
     assert_eq!(post("/v1/sandboxes", &[("content-type", "text/plain")], "{}").code(415), "unsupported_media_type");
     assert_eq!(post("/v1/workspaces", &[JSON], r#"{"name":"a/b","snapshot_tag":"base"}"#).code(400), "invalid_name");
     assert_eq!(post("/v1/tokens", &[JSON], r#"{"name":"../x","scopes":["read"]}"#).code(400), "invalid_name");
+    for taken in ["token-file", "local", "anonymous"] {
+        let body = format!(r#"{{"name":"{taken}","scopes":["read"]}}"#);
+        assert_eq!(post("/v1/tokens", &[JSON], &body).code(400), "invalid_name");
+    }
     assert_eq!(post("/v1/tokens", &[JSON], r#"{"name":"x","scopes":[]}"#).code(400), "invalid_request");
     assert_eq!(post("/v1/snapshots", &[JSON], r#"{"tag":"x","recipe":"../../etc"}"#).code(400), "invalid_request");
     assert_eq!(
@@ -75,7 +79,7 @@ fn no_name_leads_out_of_its_place() {
 fn whoever_says_nothing_or_nonsense_disturbs_nobody() {
     let world = World::open();
     let mut silent: Vec<_> = (0..50).map(|_| tcp(world.port())).collect();
-    silent[0].write_all(b"POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{").unwrap();
+    silent[0].write_all(b"POST /v1/sandboxes HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{").unwrap();
     silent[1].write_all(b"GET / HT").unwrap();
     for nonsense in [&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..], b"\0\0\0\0", &[b'A'; 100_000]] {
         let mut stream = tcp(world.port());
@@ -93,4 +97,25 @@ fn whoever_says_nothing_or_nonsense_disturbs_nobody() {
     assert_eq!(world.spawn(1).len(), 1);
     assert_eq!(world.living().len(), 1, "what was cut short made nothing");
     drop(silent);
+}
+
+#[test]
+fn a_page_that_leads_a_browser_here_is_refused() {
+    let world = World::open();
+    let ask = |world: &World, host: &str, more: &str| {
+        let text = format!("GET /v1/sandboxes HTTP/1.1\r\nhost: {host}\r\n{more}connection: close\r\n\r\n");
+        exchange(tcp(world.port()), text.as_bytes()).unwrap()
+    };
+    let port = world.port();
+    for host in [format!("127.0.0.1:{port}"), format!("localhost:{port}"), "[::1]".into()] {
+        assert_eq!(ask(&world, &host, "").status, 200, "{host}");
+    }
+    assert_eq!(ask(&world, &format!("evil.example:{port}"), "").code(403), "host_not_allowed");
+    assert_eq!(ask(&world, "localhost", "origin: http://evil.example\r\n").code(403), "host_not_allowed");
+    // Who brings a token is nobody's browser, and the unix socket is no address.
+    let closed = World::closed();
+    let bearer = format!("authorization: Bearer {TOKEN}\r\n");
+    assert_eq!(ask(&closed, "forkd.example", &bearer).status, 200);
+    let text = "GET /v1/sandboxes HTTP/1.1\r\nhost: forkd\r\nconnection: close\r\n\r\n";
+    assert_eq!(exchange(unix(&world.socket()), text.as_bytes()).unwrap().status, 200);
 }

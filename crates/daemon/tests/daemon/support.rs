@@ -111,6 +111,7 @@ impl World {
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(built("serve"));
         command.args(words).env_clear();
+        command.env("NOTIFY_SOCKET", self.home.path().join("notify"));
         command.env("FORKD_HOME", self.home.path()).env("FORKD_VMM", self.home.path().join("obeys"));
         if self.with_token {
             command.arg("--token-file").arg(self.home.path().join("token"));

@@ -98,3 +98,33 @@ fn a_thousand_come_in_one_change_and_quickly() {
     assert_eq!(registry.count_sandboxes().unwrap(), [("running".to_owned(), 1000)]);
     assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
 }
+
+#[test]
+fn a_batch_costs_the_same_however_many_there_are() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    const BATCH: usize = 1000;
+    let (_dir, registry) = registry();
+    // Steps of SQLite's own machine: unlike time, they are the same every time.
+    let steps = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&steps);
+    let count = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        false
+    };
+    registry.lock().progress_handler(100, Some(count));
+    let create = |batch: usize| {
+        let before = steps.load(Ordering::Relaxed);
+        let all = batch * BATCH..(batch + 1) * BATCH;
+        registry
+            .change(|change| all.clone().try_for_each(|n| change.add_sandbox(&sandbox(n, &[])).map(|_| ())))
+            .unwrap();
+        steps.load(Ordering::Relaxed) - before
+    };
+    let costs: Vec<usize> = (0..8).map(create).collect();
+    assert!(costs[0] > BATCH / 100, "nothing is counted: {costs:?}");
+    assert!(costs[7] <= costs[0] * 3 / 2, "the last thousand cost more than the first: {costs:?}");
+    let before = steps.load(Ordering::Relaxed);
+    assert!(registry.sandbox("sb-7000").unwrap().is_some());
+    assert!(steps.load(Ordering::Relaxed) - before <= 1, "one is found without looking at all");
+}
