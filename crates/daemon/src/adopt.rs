@@ -108,6 +108,7 @@ pub(crate) fn note_end(app: &App, id: &str) {
     let noted = match engine::open(id, &app.dirs) {
         // It was not listed for an instant only.
         Ok(_) => Ok(()),
+        Err(_) if app.ends.has(id) => Ok(()),
         Err(error) if is_over(&error) => {
             let reason = end_of(&error);
             log::info!("sandbox {id} is gone: {reason}");
@@ -140,6 +141,7 @@ pub(crate) fn end(app: &App, id: &str) -> Result<(), ApiError> {
 pub(crate) fn end_unwanted(app: &App) -> Result<(), ApiError> {
     for unwanted in app.registry.unwanted()? {
         debug_assert_ne!(unwanted.status, SandboxStatus::Gone);
+        let _ending = app.ends.begin(&unwanted.id);
         end(app, &unwanted.id)?;
         app.registry.change(|change| change.remove_sandbox(&unwanted.id))?;
     }

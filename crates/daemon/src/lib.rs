@@ -21,6 +21,7 @@ mod branching;
 mod budget;
 mod config;
 mod doors;
+mod ends;
 mod error;
 mod forward;
 mod guests;

@@ -63,6 +63,7 @@ pub(crate) fn end_expired(app: &App) -> Result<(), ApiError> {
         if !app.registry.is_expired(&expired.id, now_unix())? {
             continue;
         }
+        let _ending = app.ends.begin(&expired.id);
         if let Err(error) = end(app, &expired.id) {
             log::error!("the time of sandbox {} is up, but {}", expired.id, error.message);
             continue;

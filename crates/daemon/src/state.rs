@@ -12,6 +12,7 @@ use types::Dirs;
 use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::budget::Budget;
+use crate::ends::Ends;
 use crate::error::{ApiError, chain};
 use crate::guests::Guests;
 use crate::metrics::Metrics;
@@ -40,6 +41,8 @@ pub(crate) struct Inner {
     pub(crate) guests: Arc<Guests>,
     /// What waits in memory of the output of commands.
     pub(crate) outputs: Arc<Budget>,
+    /// Sandboxes that are being ended.
+    pub(crate) ends: Ends,
     /// Spawns under way.
     pub(crate) spawns: Spawns,
     /// One for each branch that may be written now.
@@ -82,6 +85,7 @@ impl App {
             metrics: Metrics::new(),
             guests: Arc::default(),
             outputs: Budget::new(MAX_OUTPUTS),
+            ends: Ends::default(),
             spawns: Spawns::default(),
             branch_slots: Arc::new(Semaphore::new(usize::try_from(branch_cap).unwrap_or(usize::MAX >> 3))),
             branch_cap,
@@ -123,6 +127,9 @@ impl Inner {
         let opened = engine::open(id, &self.dirs);
         match (known, opened) {
             (Some(known), Ok(child)) => Ok((self.as_it_is(known, &child)?, child)),
+            (Some(_), Err(FindError::Unknown { .. } | FindError::Died(_))) if self.ends.has(id) => {
+                Err(is_gone(id, "somebody ended it"))
+            }
             (Some(known), Err(error @ (FindError::Unknown { .. } | FindError::Died(_)))) => {
                 let reason = end_of(&error);
                 self.registry.change(|change| change.end_sandbox(&known.id, EventKind::SandboxGone, &reason))?;

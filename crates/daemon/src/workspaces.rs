@@ -95,6 +95,7 @@ impl App {
             return Err(error);
         }
         // From here on nothing can be lost any more; what cannot be tidied up now is tidied up later.
+        let _ending = self.ends.begin(sandbox);
         match engine::kill(&child) {
             Ok(()) => self.registry.change(|change| change.remove_sandbox(sandbox))?,
             Err(error) => log::error!("workspace `{name}` is suspended, but {error}"),
@@ -140,7 +141,9 @@ impl App {
         let before = self.workspace(name)?;
         self.registry.change(|change| change.remove_workspace(name))?;
         if let Some(sandbox) = &before.sandbox {
-            match self.living(sandbox) {
+            let found = self.living(sandbox);
+            let _ending = self.ends.begin(sandbox);
+            match found {
                 Ok((_, child)) => {
                     engine::kill(&child)?;
                     self.registry.change(|change| change.remove_sandbox(sandbox))?;

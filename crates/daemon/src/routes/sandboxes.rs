@@ -174,7 +174,9 @@ fn look_at(app: &App, id: &str) -> Result<Sandbox, ApiError> {
     responses((status = 204), Failures))]
 pub(super) async fn remove(State(app): State<App>, Name(id): Name) -> Result<StatusCode, ApiError> {
     app.verb(move |app| {
-        match app.living(&id) {
+        let found = app.living(&id);
+        let _ending = app.ends.begin(&id);
+        match found {
             Ok((_, child)) => engine::kill(&child)?,
             Err(error) if error.code == Code::SandboxGone => end(app, &id)?,
             Err(error) => return Err(error),

@@ -47,7 +47,7 @@ fn one_sandbox_that_hangs_takes_not_all_the_room() {
     let path = format!("/v1/sandboxes/{hung}/exec");
     let waiting: Vec<_> =
         (0..256).map(|_| world.stream("POST", &path, Some(json!({ "args": ["hang"], "timeout_secs": 600 })))).collect();
-    wait_until("all wait", || world.ask("POST", &format!("/v1/sandboxes/{hung}/ping"), None).status == 503);
+    wait_until("all wait", || world.guest_threads() == 256);
     let refused = world.ask("POST", &path, Some(json!({ "args": ["echo"] })));
     assert_eq!(refused.code(503), "overloaded");
     assert_eq!(world.post(&format!("/v1/sandboxes/{other}/exec"), json!({ "args": ["echo"] }), 200)["exit_code"], 0);
