@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-
 from forkd import Controller, ControllerError
 
 

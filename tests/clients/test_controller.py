@@ -3,7 +3,6 @@
 import time
 
 import pytest
-
 from forkd import ControllerError
 
 SNAPSHOT_FIELDS = {"tag", "dir", "created_at_unix", "status", "bootable"}

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 const FORBIDDEN: &[(&str, &[&str])] = &[
     ("types", &["libc", "rustix"]),
     ("api", &["libc", "rustix", "tokio", "types", "engine"]),
+    ("client", &["tokio", "engine", "session", "clap"]),
     ("proto", &["kvm-ioctls", "tokio"]),
     ("virtio", &["kvm-ioctls", "tokio", "proto"]),
     ("vmm", &["tokio", "engine", "image", "session"]),

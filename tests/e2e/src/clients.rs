@@ -31,7 +31,7 @@ const BOOT_INSIDE: &str = "/var/lib/forkd/e2e-boot";
 struct Served {
     process: Child,
     url: String,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Served {
@@ -45,8 +45,8 @@ impl Served {
         command.args(["serve", "--bind", &format!("127.0.0.1:{port}"), "--token-file"]).arg(&token);
         command.stdout(Stdio::null()).stderr(fs::File::create(dir.path().join("log"))?);
         let process = command.spawn()?;
-        let mut served = Self { process, url: format!("http://127.0.0.1:{port}"), _dir: dir };
-        let log = served._dir.path().join("log");
+        let mut served = Self { process, url: format!("http://127.0.0.1:{port}"), dir };
+        let log = served.dir.path().join("log");
         wait_until("a daemon that listens", PATIENCE, || {
             let listens = std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
             listens || served.process.try_wait().is_ok_and(|ended| ended.is_some())
@@ -71,7 +71,7 @@ impl Drop for Served {
 fn published_and_own(host: &Host) -> Result<()> {
     let (tests, sdk) = (directory("../clients"), directory("../../sdk/python"));
     let published = published(host)?;
-    let own = venv(host, "sdk", &["-e", &format!("{}[test]", text(&sdk))])?;
+    let own = venv(host, "sdk", &["-e", &format!("{}[test]", text(&sdk))], &sdk.join("pyproject.toml"))?;
     let mut snapshot = host.forkd();
     let done = snapshot.args(["snapshot", "--recipe", "python-numpy", "--force", "--tag", TAG]).output()?;
     ensure!(done.status.success(), "forkd snapshot: {}", String::from_utf8_lossy(&done.stderr));
@@ -84,7 +84,8 @@ fn published_and_own(host: &Host) -> Result<()> {
         ("CLIENTS_KERNEL", &kernel),
         ("CLIENTS_ROOTFS", &rootfs),
     ];
-    let tested = pytest(&published, &[tests.join("test_controller.py"), tests.join("test_mcp.py")], &variables)
+    let of_vms = ["test_controller.py", "test_mcp.py", "test_schema_of_a_sandbox.py"];
+    let tested = pytest(&published, &of_vms.map(|name| tests.join(name)), &variables)
         .and_then(|()| pytest(&own, &[sdk.join("tests/vms")], &variables));
     drop(served);
     let removed = host.forkd().args(["rmi", TAG]).output()?;
@@ -93,7 +94,7 @@ fn published_and_own(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// The daemon's own words about itself. It is asked thousands of things, so its VMs are stand-ins.
+/// The daemon's own words about itself. It is asked thousands of things, so there are no VMs.
 fn the_api_is_what_it_says(host: &Host) -> Result<()> {
     let home = Home::new(&std::env::temp_dir())?;
     let variables = [("FORKD_URL", &*home.url), ("FORKD_TOKEN", ""), ("CLIENTS_TAG", stand_in::TAG)];
@@ -110,7 +111,8 @@ fn pytest(venv: &Path, tests: &[PathBuf], variables: &[(&str, &str)]) -> Result<
 }
 
 fn published(host: &Host) -> Result<PathBuf> {
-    venv(host, "clients", &["-r", &text(&directory("../clients/requirements.txt"))])
+    let list = directory("../clients/requirements.txt");
+    venv(host, "clients", &["-r", &text(&list)], &list)
 }
 
 /// A path in this repository.
@@ -118,19 +120,22 @@ fn directory(from_here: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(from_here)
 }
 
-/// A Python with these packages, kept between runs.
-fn venv(host: &Host, name: &str, packages: &[&str]) -> Result<PathBuf> {
+/// A Python with these packages, kept until the file that lists them changes.
+fn venv(host: &Host, name: &str, packages: &[&str], list: &Path) -> Result<PathBuf> {
     let dir = host.dirs.cache.join("e2e").join(format!("venv-{name}"));
     let run = |program: PathBuf, words: &[&str]| -> Result<()> {
         let output = Command::new(&program).args(words).output().with_context(|| program.display().to_string())?;
         ensure!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(())
     };
-    if !dir.join("bin/pytest").exists() {
-        run("python3".into(), &["-m", "venv", "--clear", &text(&dir)])?;
+    let (mark, wanted) = (dir.join("installed"), format!("{packages:?} {}", fs::read_to_string(list)?));
+    if fs::read_to_string(&mark).is_ok_and(|installed| installed == wanted) {
+        return Ok(dir);
     }
+    run("python3".into(), &["-m", "venv", "--clear", &text(&dir)])?;
     let install = ["install", "--quiet", "--disable-pip-version-check"];
     run(dir.join("bin/pip"), &[&install[..], packages].concat())?;
+    fs::write(mark, wanted)?;
     Ok(dir)
 }
 

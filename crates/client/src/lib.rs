@@ -1,0 +1,25 @@
+//! A blocking client of the daemon: requests and answers in the types of [`api`], over TCP, TLS or a unix socket.
+//!
+//! ```text
+//! Endpoint ─ Client ─┬─ get, post, delete ──> an answer, or the daemon's error with its code
+//!                    ├─ read ───────────────> bytes as they come
+//!                    ├─ send ───────────────> bytes as they are given
+//!                    └─ events ─────────────> server-sent events, to their end
+//! ```
+//!
+//! No time limit is set on answers: some take as long as what was asked for. Connections are kept and used again.
+
+#![forbid(unsafe_code)]
+
+mod endpoint;
+mod error;
+mod events;
+mod path;
+mod requests;
+mod unix;
+
+pub use endpoint::{Endpoint, EndpointError};
+pub use error::ClientError;
+pub use events::{Event, Events};
+pub use path::path;
+pub use requests::{Client, Reader};
