@@ -8,6 +8,8 @@
 
 mod branch;
 mod carry;
+mod cp;
+mod daemon;
 mod doctor;
 mod errors;
 mod eval;
@@ -19,11 +21,13 @@ mod images;
 mod interrupts;
 mod joined;
 mod kill;
+mod logs;
 mod ls;
 mod machine;
 mod output;
 mod pack;
 mod parts;
+mod pause;
 mod ping;
 mod progress;
 mod pull;
@@ -33,10 +37,12 @@ mod rmi;
 mod run;
 mod seconds;
 mod serve;
+mod shell;
 mod snapshot;
 mod snapshot_compact;
 mod snapshot_diff;
 mod snapshot_info;
+mod spawn;
 mod stream;
 mod table;
 mod terminal;
@@ -44,11 +50,15 @@ mod timings;
 mod tree;
 mod unpack;
 mod verify;
+mod workspace;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use types::Dirs;
+
+use crate::pause::Pace;
 
 const ABOUT: &str = "Boots microVMs, forks them and runs commands in them";
 const LONG_ABOUT: &str = "\
@@ -68,11 +78,16 @@ Examples:
   forkd exec ID -- uname -a             or a command
   forkd snapshot --from-sandbox ID --tag later            keep it as it is now; it runs on
   forkd kill --all                      end them
+  forkd cp data.csv ID:/root/           a file into it, or out of it
+  forkd workspace create mine --snapshot pyagent          one that can be suspended, and outlives a restart
   forkd serve                           the same over HTTP, for programs
 
 Environment:
   FORKD_HOME     keep everything below this directory (default: the XDG directories)
   FORKD_PLACE    where VMs run: local, machine, or auto (default)
+  FORKD_URL      the daemon that spawn, pause, cp, logs and workspace ask; otherwise this computer's own, which is
+                 started when it is needed
+  FORKD_TOKEN    the token that it wants
   FORKD_HUB_URL  where `forkd pull OWNER/NAME` looks names up
   RUST_LOG       more to read on standard error, such as debug";
 
@@ -106,8 +121,20 @@ enum Verb {
     Unpack(unpack::UnpackArgs),
     Pull(pull::PullArgs),
     Push(push::PushArgs),
+    Spawn(Box<spawn::SpawnArgs>),
+    /// Has sandboxes stand still, with all that runs in them
+    Pause(pause::PauseArgs),
+    /// Has sandboxes that stand still go on
+    Resume(pause::PauseArgs),
+    Cp(cp::CpArgs),
+    Logs(logs::LogsArgs),
+    Workspace(workspace::WorkspaceArgs),
     Serve(Box<serve::Serve>),
     Machine(machine::MachineArgs),
+    Completions(shell::CompletionsArgs),
+    Man(shell::ManArgs),
+    /// Prints the directory that snapshots are kept in
+    Where,
     /// Prints the version
     Version,
 }
@@ -149,16 +176,23 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Unpack(args) => unpack::unpack(&args),
         Verb::Pull(args) => pull::pull(&args),
         Verb::Push(args) => push::push(&args),
+        Verb::Spawn(args) => spawn::spawn(&args),
+        Verb::Pause(args) => pause::pause(&args, Pace::Pause),
+        Verb::Resume(args) => pause::pause(&args, Pace::Resume),
+        Verb::Cp(args) => cp::cp(&args),
+        Verb::Logs(args) => logs::logs(&args),
+        Verb::Workspace(args) => workspace::workspace(&args),
         Verb::Serve(args) => serve::serve(&args),
         Verb::Machine(args) => machine::machine(&args),
+        Verb::Completions(args) => shell::completions(&args, Cli::command()),
+        Verb::Man(args) => shell::man(&args, Cli::command()),
+        Verb::Where => output::line(&Dirs::from_env()?.data.display().to_string()).map(|()| ExitCode::SUCCESS),
         Verb::Version => output::line(concat!("forkd ", env!("CARGO_PKG_VERSION"))).map(|()| ExitCode::SUCCESS),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

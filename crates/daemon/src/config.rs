@@ -20,6 +20,9 @@ pub struct ServeArgs {
     /// The address to listen on
     #[arg(long, value_name = "ADDRESS", env = "FORKD_BIND", default_value = "127.0.0.1:8889")]
     pub bind: SocketAddr,
+    /// Listens on the unix socket only
+    #[arg(long)]
+    pub socket_only: bool,
     /// The unix socket to listen on; who may open it may do everything [default: forkd.sock beside the VMs' sockets]
     #[arg(long, value_name = "FILE", env = "FORKD_SOCKET")]
     pub socket: Option<PathBuf>,
@@ -94,7 +97,8 @@ pub enum ConfigError {
 /// What was accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    pub(crate) bind: SocketAddr,
+    /// None: the unix socket is enough.
+    pub(crate) bind: Option<SocketAddr>,
     pub(crate) socket: PathBuf,
     pub(crate) state: PathBuf,
     pub(crate) audit_log: PathBuf,
@@ -112,8 +116,9 @@ impl Config {
         if args.branch_concurrency == 0 {
             return Err(ConfigError::NoBranches);
         }
-        if args.token_file.is_none() && !args.bind.ip().is_loopback() {
-            return Err(ConfigError::Open { bind: args.bind });
+        let bind = (!args.socket_only).then_some(args.bind);
+        if let Some(bind) = bind.filter(|bind| args.token_file.is_none() && !bind.ip().is_loopback()) {
+            return Err(ConfigError::Open { bind });
         }
         if let Some(root) = &args.snapshot_root {
             let fits = root.is_absolute() && root.file_name().is_some_and(|name| name == "snapshots");
@@ -122,7 +127,7 @@ impl Config {
         }
         let or = |given: &Option<PathBuf>, default: PathBuf| given.clone().unwrap_or(default);
         Ok(Self {
-            bind: args.bind,
+            bind,
             socket: or(&args.socket, dirs.run.join("forkd.sock")),
             state: or(&args.state, dirs.data.join("registry.db")),
             audit_log: or(&args.audit_log, dirs.data.join("audit.log")),
@@ -192,9 +197,14 @@ mod tests {
     #[test]
     fn the_defaults_are_below_the_home() {
         let config = config(&[]).unwrap();
-        assert_eq!(config.bind, "127.0.0.1:8889".parse().unwrap());
+        assert_eq!(config.bind, Some("127.0.0.1:8889".parse().unwrap()));
         assert_eq!(config.state, Path::new("/h/data/registry.db"));
         assert_eq!(config.socket, Path::new("/h/run/forkd.sock"));
+    }
+
+    #[test]
+    fn a_socket_needs_no_address_and_no_token() {
+        assert_eq!(config(&["--bind", "0.0.0.0:1", "--socket-only"]).unwrap().bind, None);
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(crate) trait Host: Clone + Send + Sync + 'static {
 /// Doors that are open.
 #[derive(Debug)]
 pub(crate) struct Doors {
-    tcp: TcpListener,
+    tcp: Option<TcpListener>,
     unix: UnixListener,
     socket: Ours,
     tls: Option<Arc<Tls>>,
@@ -55,14 +55,21 @@ pub(crate) struct Doors {
 
 impl Doors {
     pub(crate) async fn open(config: &Config, tls: Option<Tls>) -> Result<Self, ServeError> {
-        let (socket, bind) = (config.socket.clone(), config.bind);
-        let tcp = TcpListener::bind(bind).await.map_err(failed("listen on", bind.to_string()))?;
-        let address = tcp.local_addr().map_err(failed("listen on", bind.to_string()))?;
+        let socket = config.socket.clone();
+        let tcp = match config.bind {
+            Some(bind) => Some(TcpListener::bind(bind).await.map_err(failed("listen on", bind.to_string()))?),
+            None => None,
+        };
+        let address = tcp.as_ref().map(TcpListener::local_addr).transpose();
+        let address = address.map_err(failed("ask for the address of", "a listener"))?;
         let (unix, ours) = listen(&socket)?;
         let on = |kind| signal(kind).map_err(failed("wait for signals in", "."));
         let signals = [on(SignalKind::terminate())?, on(SignalKind::interrupt())?, on(SignalKind::hangup())?];
         let scheme = if tls.is_some() { "https" } else { "http" };
-        log::info!("listening on {scheme}://{address} and {}", socket.display());
+        match address {
+            Some(address) => log::info!("listening on {scheme}://{address} and {}", socket.display()),
+            None => log::info!("listening on {}", socket.display()),
+        }
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         Ok(Self { tcp, unix, socket: ours, tls: tls.map(Arc::new), room, signals })
     }
@@ -74,7 +81,7 @@ impl Doors {
         loop {
             let [terminate, interrupt, hangup] = &mut self.signals;
             tokio::select! {
-                taken = self.tcp.accept() => match taken {
+                taken = accept(self.tcp.as_ref()) => match taken {
                     Ok((stream, peer)) => self.take_tcp(stream, peer, host),
                     Err(error) => not_taken(&error).await,
                 },
@@ -152,6 +159,14 @@ impl Rooms {
     pub(crate) async fn empty(&self, deadline: Instant) -> bool {
         let all = u32::try_from(MAX_CONNECTIONS).expect("it is a small number");
         tokio::time::timeout_at(deadline.into(), self.0.acquire_many(all)).await.is_ok()
+    }
+}
+
+/// The next connection; never one where nobody listens.
+async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
     }
 }
 

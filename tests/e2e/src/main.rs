@@ -14,6 +14,7 @@ mod boot;
 mod branch;
 mod cli;
 mod clients;
+mod command_line;
 mod daemon;
 mod disk;
 mod exec;
@@ -73,7 +74,7 @@ const LONE_TESTS: &[&[Test]] = &[
     fork::leaks::TESTS,
 ];
 /// Tests of the command line and the emulated host as a user has them before him.
-const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS, clients::TESTS];
+const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS, clients::TESTS, command_line::TESTS];
 
 /// The word that has images built, and no test run.
 const PREPARE: &str = "prepare";

@@ -1,0 +1,130 @@
+//! `forkd cp`: files into sandboxes and out of them.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use anyhow::{Context, bail};
+use api::FileInfo;
+use clap::Args;
+use client::{Client, path};
+
+use crate::daemon::DaemonArgs;
+use crate::output::Raw;
+
+const EXAMPLES: &str = "\
+Examples:
+  forkd cp data.csv sb-66f0a1b2-9c3d:/root/data.csv
+  forkd cp sb-66f0a1b2-9c3d:/var/log/app.log .
+  forkd cp sb-66f0a1b2-9c3d:/root/out.json - | jq .
+  tar -c src | forkd cp - sb-66f0a1b2-9c3d:/root/src.tar
+
+A file is there as a whole or not at all, on both sides.";
+
+/// Copies a file into a sandbox, or out of one
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct CpArgs {
+    /// What: FILE, ID:/PATH, or - for standard input
+    from: Place,
+    /// Where to: FILE, a directory, ID:/PATH, or - for standard output
+    to: Place,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+/// One end of a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Here(PathBuf),
+    Stream,
+    Sandbox { id: String, path: String },
+}
+
+impl FromStr for Place {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text.split_once(":/") {
+            _ if text == "-" => Self::Stream,
+            // A path of this computer has a slash before a colon.
+            Some((id, rest)) if !id.is_empty() && !id.contains('/') => {
+                Self::Sandbox { id: id.into(), path: format!("/{rest}") }
+            }
+            _ => Self::Here(text.into()),
+        })
+    }
+}
+
+pub(crate) fn cp(args: &CpArgs) -> anyhow::Result<ExitCode> {
+    match (&args.from, &args.to) {
+        (Place::Here(from), Place::Sandbox { id, path: to }) => {
+            let file = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
+            put(&args.daemon.client()?, id, &inside(to, from), file)?;
+        }
+        (Place::Stream, Place::Sandbox { id, path: to }) => put(&args.daemon.client()?, id, to, io::stdin())?,
+        (Place::Sandbox { id, path: from }, Place::Here(to)) => get(&args.daemon.client()?, id, from, to)?,
+        (Place::Sandbox { id, path: from }, Place::Stream) => {
+            let mut out = Raw(rustix::stdio::stdout());
+            io::copy(&mut args.daemon.client()?.read(&files(id, from))?, &mut out).context("the copy broke off")?;
+        }
+        _ => bail!("one side must be in a sandbox, as ID:/PATH, and the other one here"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn files(id: &str, file: &str) -> String {
+    path(&["sandboxes", id, "files"], &[("path", file)])
+}
+
+/// A path that ends with a slash is a directory.
+fn inside(to: &str, from: &Path) -> String {
+    match from.file_name().and_then(|name| name.to_str()) {
+        Some(name) if to.ends_with('/') => format!("{to}{name}"),
+        _ => to.into(),
+    }
+}
+
+fn put(client: &Client, id: &str, to: &str, from: impl io::Read) -> anyhow::Result<()> {
+    let _written: FileInfo = client.send(&files(id, to), from)?;
+    Ok(())
+}
+
+/// Written beside where it goes, so that nothing is lost when it breaks off.
+fn get(client: &Client, id: &str, from: &str, to: &Path) -> anyhow::Result<()> {
+    let mut bytes = client.read(&files(id, from))?;
+    let to = match from.rsplit('/').next() {
+        Some(name) if to.is_dir() && !name.is_empty() => to.join(name),
+        _ => to.into(),
+    };
+    let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file =
+        tempfile::NamedTempFile::new_in(dir).with_context(|| format!("cannot write to {}", dir.display()))?;
+    io::copy(&mut bytes, &mut file).context("the copy broke off")?;
+    file.flush().context("the copy broke off")?;
+    file.persist(&to).with_context(|| format!("cannot write {}", to.display()))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_here_or_in_a_sandbox() {
+        let parse = |text: &str| text.parse::<Place>().unwrap();
+        assert_eq!(parse("sb-1:/a/b"), Place::Sandbox { id: "sb-1".into(), path: "/a/b".into() });
+        assert_eq!(parse("-"), Place::Stream);
+        for here in ["a", "./a:/b", "/a:/b", ":/b", "a:b"] {
+            assert_eq!(parse(here), Place::Here(here.into()));
+        }
+    }
+
+    #[test]
+    fn a_directory_keeps_the_name() {
+        assert_eq!(inside("/root/", Path::new("x/data.csv")), "/root/data.csv");
+        assert_eq!(inside("/root/a", Path::new("x/data.csv")), "/root/a");
+    }
+}
