@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 
 import pytest
-
 from forkd import Controller
 
 

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
 from forkd import CommandError, Controller, ControllerError, EvalError, Exit, Output, Sandbox
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from forkd import ControllerError, Exit, ForkdError, Output, Started, calls
 from forkd.controller import branch_fields, spawn_fields
 from forkd.errors import controller_error
