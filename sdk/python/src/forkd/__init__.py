@@ -6,10 +6,11 @@ programs that do not wait: :class:`AsyncSandbox` and :class:`AsyncController`.
 
 from .async_controller import AsyncController
 from .async_sandbox import AsyncSandbox
+from .commands import Process
 from .controller import Controller
 from .errors import CommandError, ControllerError, EvalError, ForkdError
 from .models import BranchMode, CommandResult, EvalResult, Event, Exit, FileInfo, Output, ProcessInfo, Started
-from .sandbox import Process, Sandbox
+from .sandbox import Sandbox
 
 __version__ = "0.6.0"
 __all__ = [

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from forkd import ControllerError, Exit, ForkdError, Output, Started, calls
+from forkd.commands import heard
 from forkd.controller import branch_fields, spawn_fields
 from forkd.errors import controller_error
 from forkd.models import exec_event
-from forkd.sandbox import eval_result, heard, value
+from forkd.sandbox import eval_result, value
 from forkd.transport import EventLines, authorization, place
 
 
