@@ -8,8 +8,20 @@ from .async_controller import AsyncController
 from .async_sandbox import AsyncSandbox
 from .commands import Process
 from .controller import Controller
-from .errors import CommandError, ControllerError, EvalError, ForkdError
-from .models import BranchMode, CommandResult, EvalResult, Event, Exit, FileInfo, Output, ProcessInfo, Started
+from .errors import CommandError, ControllerError, EvalError, ForkdError, NoAnswerError
+from .models import (
+    BranchMode,
+    CommandResult,
+    EvalResult,
+    Event,
+    Exit,
+    FileInfo,
+    Output,
+    Page,
+    ProcessInfo,
+    Skipped,
+    Started,
+)
 from .sandbox import Sandbox
 
 __version__ = "0.6.0"
@@ -27,9 +39,12 @@ __all__ = [
     "Exit",
     "FileInfo",
     "ForkdError",
+    "NoAnswerError",
     "Output",
+    "Page",
     "Process",
     "ProcessInfo",
     "Sandbox",
+    "Skipped",
     "Started",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import calls
 from .calls import Command
-from .commands import Hearer, heard
+from .commands import Hearer, Written, heard
 from .errors import CommandError, ForkdError
 from .models import CommandResult, ExecEvent, Exit, Output, ProcessInfo
 from .transport import AsyncTransport
@@ -35,8 +35,8 @@ class AsyncCommands:
     ) -> CommandResult:
         """Runs a command to its end. A text is a line for the guest's shell.
 
-        With ``on_stdout`` or ``on_stderr`` what it writes is handed over as it comes. With ``check`` a failure
-        raises :class:`CommandError`.
+        With ``on_stdout`` or ``on_stderr`` what it writes is handed over as it comes, all of it; the result has the
+        first 8 MiB of each. With ``check`` a failure raises :class:`CommandError`.
         """
         args = calls.argv(cmd)
         fields = {"stdin": stdin, "env": None if env is None else dict(env), "cwd": cwd, "user": user}
@@ -60,16 +60,15 @@ class AsyncCommands:
     async def _streamed(
         self, args: list[str], timeout: float, fields: dict[str, Any], hearers: dict[str, Hearer | None]
     ) -> CommandResult:
-        written: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+        written = Written()
         async for event in self.stream(args, timeout, **fields):
             if isinstance(event, Output):
-                written[event.stream].append(event.data)
+                written.take(event)
                 hearer = hearers[event.stream]
                 if hearer is not None:
                     hearer(event.text)
             elif isinstance(event, Exit):
-                stdout, stderr = (b"".join(written[name]).decode("utf-8", "replace") for name in ("stdout", "stderr"))
-                return CommandResult(stdout, stderr, event.exit_code, event.timed_out)
+                return written.result(event)
         raise ForkdError("the daemon did not say how the command ended")
 
     # Processes that live on without us
@@ -100,7 +99,7 @@ class AsyncProcess:
         return self.info.id
 
     async def output(self) -> AsyncIterator[ExecEvent]:
-        """What is kept of its output, then what comes, to its end."""
+        """What is kept of its output, then what comes, to its end; :class:`Skipped` where something is not kept."""
         async for event in self._transport.events(calls.process_output(self._sandbox, self.id)):
             told = heard(event)
             if told is not None:

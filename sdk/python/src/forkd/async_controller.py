@@ -7,8 +7,10 @@ from types import TracebackType
 from typing import Any
 
 from . import calls
+from .async_commands import AsyncCommands
+from .async_files import AsyncFiles
 from .controller import branch_fields, spawn_fields
-from .models import BranchMode, Event
+from .models import BranchMode, Event, Page
 from .transport import AsyncTransport
 
 Json = dict[str, Any]
@@ -31,8 +33,19 @@ class AsyncController:
     ) -> None:
         await self.close()
 
+    async def healthz(self) -> Json:
+        return await self._transport.carry_out(calls.healthz())
+
     async def version(self) -> Json:
         return await self._transport.carry_out(calls.version())
+
+    async def metrics(self) -> str:
+        """As Prometheus reads them."""
+        return await self._transport.carry_out(calls.metrics())
+
+    async def openapi(self) -> Json:
+        """What the daemon serves, as a document."""
+        return await self._transport.carry_out(calls.openapi())
 
     # Snapshots
 
@@ -84,7 +97,8 @@ class AsyncController:
         status: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
-    ) -> list[Json]:
+    ) -> Page:
+        """All that fit, or at most ``limit`` of them; the next ones begin at ``cursor``, the page's ``next_cursor``."""
         label = None if labels is None else [f"{name}={value}" for name, value in labels.items()]
         query = calls.known(snapshot_tag=snapshot_tag, label=label, status=status, limit=limit, cursor=cursor)
         return await self._transport.carry_out(calls.list_sandboxes(query))
@@ -97,7 +111,7 @@ class AsyncController:
 
     async def renew_sandbox(self, sandbox_id: str, ttl_secs: int | None) -> Json:
         """Lets it live so much longer from now on, or until it is killed."""
-        return await self._transport.carry_out(calls.update_sandbox(sandbox_id, {"ttl_secs": ttl_secs}))
+        return await self._transport.carry_out(calls.renew_sandbox(sandbox_id, ttl_secs))
 
     async def label_sandbox(self, sandbox_id: str, labels: Mapping[str, str]) -> Json:
         return await self._transport.carry_out(calls.update_sandbox(sandbox_id, {"labels": dict(labels)}))
@@ -132,6 +146,22 @@ class AsyncController:
     async def eval_code(self, sandbox_id: str, code: str, timeout_secs: int | None = None) -> Json:
         return await self._transport.carry_out(calls.evaluate(sandbox_id, code, timeout_secs))
 
+    async def console(self, sandbox_id: str, tail: int | None = None) -> str:
+        """What its kernel and console wrote, or the last lines of it."""
+        return await self._transport.carry_out(calls.console(sandbox_id, tail, False))
+
+    async def follow_console(self, sandbox_id: str, tail: int | None = None) -> AsyncIterator[str]:
+        """The same, and what comes, until the sandbox ends."""
+        async for piece in self._transport.text(calls.console(sandbox_id, tail, True)):
+            yield piece
+
+    def commands(self, sandbox_id: str) -> AsyncCommands:
+        """Its commands and processes."""
+        return AsyncCommands(self._transport, sandbox_id)
+
+    def files(self, sandbox_id: str) -> AsyncFiles:
+        return AsyncFiles(self._transport, sandbox_id)
+
     # Workspaces
 
     async def list_workspaces(self) -> list[Json]:
@@ -152,6 +182,18 @@ class AsyncController:
 
     async def delete_workspace(self, name: str) -> None:
         await self._transport.carry_out(calls.workspace("DELETE", name, None, None))
+
+    # Tokens
+
+    async def list_tokens(self) -> list[Json]:
+        return await self._transport.carry_out(calls.list_tokens())
+
+    async def create_token(self, name: str, scopes: Sequence[str], ttl_secs: int | None = None) -> Json:
+        """Of ``read``, ``exec``, ``spawn`` and ``admin``. Only this answer ever has the ``token`` itself."""
+        return await self._transport.carry_out(calls.create_token(name, list(scopes), ttl_secs))
+
+    async def delete_token(self, name: str) -> None:
+        await self._transport.carry_out(calls.delete_token(name))
 
     # Everything
 

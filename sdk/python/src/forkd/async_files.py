@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from . import calls
-from .files import pieces
+from .files import pieces, replacing
 from .models import FileInfo
 from .transport import AsyncTransport
 
@@ -20,7 +20,7 @@ class AsyncFiles:
         self._sandbox = sandbox
 
     async def read(self, path: str) -> bytes:
-        return await self._transport.carry_out(calls.read_file(self._sandbox, path)) or b""
+        return await self._transport.carry_out(calls.read_file(self._sandbox, path))
 
     async def read_text(self, path: str) -> str:
         return (await self.read(path)).decode()
@@ -31,9 +31,9 @@ class AsyncFiles:
         return await self._transport.carry_out(calls.write_file(self._sandbox, path, raw, fields))
 
     async def download(self, path: str, to: str | os.PathLike[str]) -> None:
-        """Copies a file out, however big."""
-        with open(to, "wb") as file:
-            async with self._transport.open(calls.read_file(self._sandbox, path)) as response:
+        """Copies a file out, however big. If it does not come whole, what was there before is still there."""
+        async with self._transport.open(calls.read_file(self._sandbox, path)) as response:
+            with replacing(to) as file:
                 async for piece in response.aiter_bytes():
                     file.write(piece)
 

@@ -13,8 +13,8 @@ from .async_files import AsyncFiles
 from .controller import branch_fields
 from .errors import ControllerError, ForkdError
 from .models import BranchMode, EvalResult
-from .sandbox import DEFAULT_TAG, NOT_FOUND, eval_result, value
-from .transport import AsyncTransport
+from .sandbox import DEFAULT_TAG, LEAST_SECS, NOT_FOUND, eval_result, value
+from .transport import AsyncTransport, log
 
 
 class AsyncSandbox:
@@ -45,7 +45,7 @@ class AsyncSandbox:
     ) -> None:
         if not spawn and not target:
             raise ForkdError("spawn=False needs target, the id of a sandbox that lives")
-        self._transport = AsyncTransport(base_url, token, max(timeout, 60.0))
+        self._transport = AsyncTransport(base_url, token, max(timeout, LEAST_SECS))
         self._place = (base_url, token)
         self._tag = tag or os.environ.get("FORKD_TAG") or DEFAULT_TAG
         self._options = options
@@ -64,10 +64,12 @@ class AsyncSandbox:
 
     async def start(self) -> AsyncSandbox:
         if self.id:
-            self.info = await self._transport.carry_out(calls.get_sandbox(self.id))
-        else:
-            self.info = (await self._transport.carry_out(calls.spawn(self._tag, 1, self._options, None)))[0]
-        self.id = self.info["id"]
+            return self._be(await self._transport.carry_out(calls.get_sandbox(self.id)))
+        return self._be((await self._transport.carry_out(calls.spawn(self._tag, 1, self._options, None)))[0])
+
+    def _be(self, info: dict[str, Any]) -> AsyncSandbox:
+        self.info = info
+        self.id = info["id"]
         self.commands = AsyncCommands(self._transport, self.id)
         self.files = AsyncFiles(self._transport, self.id)
         return self
@@ -78,7 +80,12 @@ class AsyncSandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.kill()
+        try:
+            await self.kill()
+        except ForkdError as failed:
+            if error is None:
+                raise
+            log.warning("sandbox %s may be left behind: %s", self.id, failed)
 
     async def eval(self, code: str, timeout: float | None = None) -> Any:
         return value(await self.run_code(code, timeout))
@@ -96,7 +103,7 @@ class AsyncSandbox:
         await self._transport.carry_out(calls.act(self.id, "resume"))
 
     async def renew(self, ttl_secs: int | None) -> None:
-        self.info = await self._transport.carry_out(calls.update_sandbox(self.id, {"ttl_secs": ttl_secs}))
+        self.info = await self._transport.carry_out(calls.renew_sandbox(self.id, ttl_secs))
 
     async def branch(self, tag: str | None = None, mode: BranchMode | None = None, wait: bool = True) -> str:
         """Takes a snapshot as it is now, and runs on; the snapshot's tag."""
@@ -104,17 +111,27 @@ class AsyncSandbox:
         return str(taken["tag"])
 
     async def fork(self, n: int = 1, **options: Any) -> Sequence[AsyncSandbox]:
-        """``n`` sandboxes that go on from where this one is."""
+        """``n`` sandboxes that go on from where this one is: all of them, or there is an error and none."""
         tag = await self.branch()
         try:
             spawned = await self._transport.carry_out(calls.spawn(tag, n, options, None))
-        finally:
             await self._transport.carry_out(calls.delete_snapshot(tag, False, False))
+        except BaseException:
+            await self._take_back(tag)
+            raise
+        return [self._twin(info) for info in spawned]
+
+    async def _take_back(self, tag: str) -> None:
+        """Removes a snapshot that was made to be forked once, and whatever was forked of it."""
+        for one in await self._transport.attempt(calls.list_sandboxes({"snapshot_tag": tag})) or []:
+            await self._transport.attempt(calls.kill_sandbox(one["id"]))
+        await self._transport.attempt(calls.delete_snapshot(tag, False, False))
+
+    def _twin(self, info: dict[str, Any]) -> AsyncSandbox:
+        """One that is known to live, and need not be asked for."""
         base_url, token = self._place
-        return [
-            await AsyncSandbox.connect(one["id"], base_url=base_url, token=token, timeout=self.timeout)
-            for one in spawned
-        ]
+        twin = AsyncSandbox(target=info["id"], spawn=False, base_url=base_url, token=token, timeout=self.timeout)
+        return twin._be(info)
 
     async def kill(self) -> None:
         """Ends it; nothing of it is left. Twice is as good as once."""

@@ -5,19 +5,31 @@ Clients that wait and clients that do not differ only in how they carry a :class
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable, Generic, TypeVar, Union
 from urllib.parse import quote
 
-from .models import CommandResult, FileInfo, ProcessInfo
+from .models import CommandResult, FileInfo, Page, ProcessInfo
 
 T = TypeVar("T")
 Json = dict[str, Any]
 Command = Union[str, Sequence[str]]
 
-GRACE_SECS = 15.0
-"""How much longer than the guest's own time limit the answer is waited for."""
+# Whoever asks waits a little longer than the daemon does, whose answer says more than that there is none.
+EXEC_GRACE_SECS = 45.0
+"""The daemon gives a command 30 s more than its own limit."""
+EVAL_GRACE_SECS = 150.0
+"""It gives code 120 s more than twice its limit: it may have to wait for that of others, and for an interpreter."""
+EVAL_SECS = 30.0
+"""How long code may take when nobody says."""
+GUEST_SECS = 120.0
+"""It waits up to 90 s for what a guest does at once."""
+LONG_SECS = 900.0
+"""For what writes, reads or removes as much as there is."""
+ENDLESS = math.inf
+"""A stream may be silent for as long as it likes."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,14 @@ def nothing(_answer: Any) -> None:
     return None
 
 
+def contents(answer: bytes | None) -> bytes:
+    return answer or b""
+
+
+def text(answer: bytes | None) -> str:
+    return contents(answer).decode("utf-8", "replace")
+
+
 def argv(command: Command) -> list[str]:
     """A text is a line for the guest's shell, anything else is a program and its arguments."""
     return ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
@@ -70,7 +90,7 @@ def list_snapshots() -> Call[list[Json]]:
 
 
 def create_snapshot(tag: str, fields: Json) -> Call[Json]:
-    return Call("POST", path_of("snapshots"), same, body={"tag": tag, **known(**fields)}, patience=900.0)
+    return Call("POST", path_of("snapshots"), same, body={"tag": tag, **known(**fields)}, patience=LONG_SECS)
 
 
 def snapshot_info(tag: str) -> Call[Json]:
@@ -78,7 +98,7 @@ def snapshot_info(tag: str) -> Call[Json]:
 
 
 def compact_snapshot(tag: str, to: str) -> Call[Json]:
-    return Call("POST", path_of("snapshots", tag, "compact"), same, body={"to": to}, patience=900.0)
+    return Call("POST", path_of("snapshots", tag, "compact"), same, body={"to": to}, patience=LONG_SECS)
 
 
 def delete_snapshot(tag: str, cascade: bool, force: bool) -> Call[None]:
@@ -92,11 +112,11 @@ def delete_snapshot(tag: str, cascade: bool, force: bool) -> Call[None]:
 def spawn(snapshot_tag: str, n: int, fields: Json, idempotency_key: str | None) -> Call[list[Json]]:
     headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
     body = {"snapshot_tag": snapshot_tag, "n": n, **known(**fields)}
-    return Call("POST", path_of("sandboxes"), same, body=body, headers=headers)
+    return Call("POST", path_of("sandboxes"), same, body=body, headers=headers, patience=LONG_SECS)
 
 
-def list_sandboxes(query: Json) -> Call[list[Json]]:
-    return Call("GET", path_of("sandboxes"), same, query=query)
+def list_sandboxes(query: Json) -> Call[Page]:
+    return Call("GET", path_of("sandboxes"), Page, query=query)
 
 
 def get_sandbox(sandbox: str) -> Call[Json]:
@@ -111,110 +131,137 @@ def update_sandbox(sandbox: str, fields: Json) -> Call[Json]:
     return Call("PATCH", path_of("sandboxes", sandbox), same, body=fields)
 
 
+def renew_sandbox(sandbox: str, ttl_secs: int | None) -> Call[Json]:
+    return Call("POST", path_of("sandboxes", sandbox, "renew"), same, body={"ttl_secs": ttl_secs})
+
+
 def act(sandbox: str, what: str) -> Call[Json]:
     """``ping``, ``pause`` or ``resume``."""
-    return Call("POST", path_of("sandboxes", sandbox, what), same)
+    return Call("POST", path_of("sandboxes", sandbox, what), same, patience=GUEST_SECS)
+
+
+def console(sandbox: str, tail: int | None, follow: bool) -> Call[str]:
+    query = known(tail=tail, follow=follow or None)
+    patience = ENDLESS if follow else None
+    return Call("GET", path_of("sandboxes", sandbox, "console"), text, query=query, patience=patience)
 
 
 def branch(sandbox: str, fields: Json) -> Call[Json]:
-    return Call("POST", path_of("sandboxes", sandbox, "branch"), same, body=known(**fields), patience=900.0)
+    return Call("POST", path_of("sandboxes", sandbox, "branch"), same, body=known(**fields), patience=LONG_SECS)
 
 
 def execute(sandbox: str, args: list[str], timeout_secs: float, fields: Json) -> Call[Json]:
     body = {"args": args, "timeout_secs": timeout_secs, **known(**fields)}
-    return Call("POST", path_of("sandboxes", sandbox, "exec"), same, body=body, patience=timeout_secs + GRACE_SECS)
+    patience = ENDLESS if fields.get("stream") else timeout_secs + EXEC_GRACE_SECS
+    return Call("POST", path_of("sandboxes", sandbox, "exec"), same, body=body, patience=patience)
 
 
 def evaluate(sandbox: str, code: str, timeout_secs: float | None) -> Call[Json]:
-    patience = None if timeout_secs is None else timeout_secs + GRACE_SECS
+    patience = 2 * (EVAL_SECS if timeout_secs is None else timeout_secs) + EVAL_GRACE_SECS
     body = known(code=code, timeout_secs=timeout_secs)
     return Call("POST", path_of("sandboxes", sandbox, "eval"), same, body=body, patience=patience)
 
 
 def command_result(answer: Json) -> CommandResult:
     stdout, stderr = answer.get("stdout") or "", answer.get("stderr") or ""
-    return CommandResult(stdout, stderr, int(answer["exit_code"]), bool(answer.get("timed_out")))
+    flags = (bool(answer.get(name)) for name in ("timed_out", "stdout_truncated", "stderr_truncated"))
+    return CommandResult(stdout, stderr, int(answer["exit_code"]), *flags)
 
 
 # Processes
 
 
+def of_processes(
+    method: str, sandbox: str, parts: Sequence[str], read: Callable[[Any], T], patience: float = GUEST_SECS, **sent: Any
+) -> Call[T]:
+    return Call(method, path_of("sandboxes", sandbox, "processes", *parts), read, patience=patience, **sent)
+
+
 def start_process(sandbox: str, args: list[str], fields: Json) -> Call[ProcessInfo]:
-    return Call(
-        "POST", path_of("sandboxes", sandbox, "processes"), ProcessInfo.of, body={"args": args, **known(**fields)}
-    )
+    return of_processes("POST", sandbox, [], ProcessInfo.of, body={"args": args, **known(**fields)})
 
 
 def list_processes(sandbox: str) -> Call[list[ProcessInfo]]:
-    return Call("GET", path_of("sandboxes", sandbox, "processes"), lambda all_: [ProcessInfo.of(one) for one in all_])
+    return of_processes("GET", sandbox, [], lambda all_: [ProcessInfo.of(one) for one in all_])
 
 
 def get_process(sandbox: str, process: str) -> Call[ProcessInfo]:
-    return Call("GET", path_of("sandboxes", sandbox, "processes", process), ProcessInfo.of)
+    return of_processes("GET", sandbox, [process], ProcessInfo.of)
 
 
 def forget_process(sandbox: str, process: str) -> Call[None]:
-    return Call("DELETE", path_of("sandboxes", sandbox, "processes", process), nothing)
+    return of_processes("DELETE", sandbox, [process], nothing)
 
 
 def signal_process(sandbox: str, process: str, signal: int | str) -> Call[None]:
-    return Call("POST", path_of("sandboxes", sandbox, "processes", process, "signal"), nothing, body={"signal": signal})
+    return of_processes("POST", sandbox, [process, "signal"], nothing, body={"signal": signal})
 
 
 def resize_process(sandbox: str, process: str, rows: int, cols: int) -> Call[None]:
-    body = {"rows": rows, "cols": cols}
-    return Call("POST", path_of("sandboxes", sandbox, "processes", process, "resize"), nothing, body=body)
+    return of_processes("POST", sandbox, [process, "resize"], nothing, body={"rows": rows, "cols": cols})
 
 
 def feed_process(sandbox: str, process: str, data: bytes, close: bool) -> Call[None]:
-    query = known(close=close or None)
-    return Call("POST", path_of("sandboxes", sandbox, "processes", process, "stdin"), nothing, query=query, body=data)
+    return of_processes("POST", sandbox, [process, "stdin"], nothing, query=known(close=close or None), body=data)
 
 
 def process_output(sandbox: str, process: str) -> Call[None]:
-    return Call("GET", path_of("sandboxes", sandbox, "processes", process, "output"), nothing)
+    return of_processes("GET", sandbox, [process, "output"], nothing, ENDLESS)
 
 
 # Files
 
 
+def of_files(
+    method: str, sandbox: str, what: Sequence[str], read: Callable[[Any], T], patience: float = GUEST_SECS, **sent: Any
+) -> Call[T]:
+    return Call(method, path_of("sandboxes", sandbox, "files", *what), read, patience=patience, **sent)
+
+
 def read_file(sandbox: str, path: str) -> Call[bytes]:
-    return Call("GET", path_of("sandboxes", sandbox, "files"), bytes, query={"path": path})
+    return of_files("GET", sandbox, [], contents, query={"path": path})
 
 
 def write_file(sandbox: str, path: str, data: Any, fields: Json) -> Call[FileInfo]:
-    query = {"path": path, **known(**fields)}
-    return Call("PUT", path_of("sandboxes", sandbox, "files"), FileInfo.of, query=query, body=data)
+    return of_files("PUT", sandbox, [], FileInfo.of, query={"path": path, **known(**fields)}, body=data)
 
 
 def stat_file(sandbox: str, path: str) -> Call[FileInfo]:
-    return Call("GET", path_of("sandboxes", sandbox, "files", "stat"), FileInfo.of, query={"path": path})
+    return of_files("GET", sandbox, ["stat"], FileInfo.of, query={"path": path})
 
 
 def list_files(sandbox: str, path: str, depth: int) -> Call[list[FileInfo]]:
     query = {"path": path, "depth": depth}
-    return Call(
-        "GET",
-        path_of("sandboxes", sandbox, "files", "list"),
-        lambda all_: [FileInfo.of(one) for one in all_],
-        query=query,
-    )
+    return of_files("GET", sandbox, ["list"], lambda all_: [FileInfo.of(one) for one in all_], query=query)
 
 
 def make_dir(sandbox: str, path: str, fields: Json) -> Call[FileInfo]:
-    return Call(
-        "POST", path_of("sandboxes", sandbox, "files", "mkdir"), FileInfo.of, body={"path": path, **known(**fields)}
-    )
+    return of_files("POST", sandbox, ["mkdir"], FileInfo.of, body={"path": path, **known(**fields)})
 
 
 def move_file(sandbox: str, source: str, to: str, overwrite: bool) -> Call[FileInfo]:
     body = {"from": source, "to": to, "overwrite": overwrite}
-    return Call("POST", path_of("sandboxes", sandbox, "files", "move"), FileInfo.of, body=body)
+    return of_files("POST", sandbox, ["move"], FileInfo.of, LONG_SECS, body=body)
 
 
 def remove_file(sandbox: str, path: str, recursive: bool) -> Call[None]:
     query = {"path": path, **known(recursive=recursive or None)}
-    return Call("DELETE", path_of("sandboxes", sandbox, "files"), nothing, query=query)
+    return of_files("DELETE", sandbox, [], nothing, LONG_SECS, query=query)
+
+
+# Tokens
+
+
+def list_tokens() -> Call[list[Json]]:
+    return Call("GET", path_of("tokens"), same)
+
+
+def create_token(name: str, scopes: list[str], ttl_secs: int | None) -> Call[Json]:
+    return Call("POST", path_of("tokens"), same, body={"name": name, "scopes": scopes, **known(ttl_secs=ttl_secs)})
+
+
+def delete_token(name: str) -> Call[None]:
+    return Call("DELETE", path_of("tokens", name), nothing)
 
 
 # Workspaces and the rest
@@ -222,16 +269,28 @@ def remove_file(sandbox: str, path: str, recursive: bool) -> Call[None]:
 
 def workspace(method: str, name: str | None, what: str | None, body: Json | None) -> Call[Any]:
     parts = ["workspaces", *([] if name is None else [name]), *([] if what is None else [what])]
-    return Call(method, path_of(*parts), same, body=body, patience=900.0)
+    return Call(method, path_of(*parts), same, body=body, patience=LONG_SECS)
 
 
 def events(since: int | None) -> Call[None]:
-    return Call("GET", path_of("events"), nothing, query=known(since=since))
+    return Call("GET", path_of("events"), nothing, query=known(since=since), patience=ENDLESS)
 
 
 def tree() -> Call[Json]:
     return Call("GET", path_of("tree"), same)
 
 
+def openapi() -> Call[Json]:
+    return Call("GET", path_of("openapi.json"), same)
+
+
+def healthz() -> Call[Json]:
+    return Call("GET", "/healthz", same)
+
+
 def version() -> Call[Json]:
     return Call("GET", "/version", same)
+
+
+def metrics() -> Call[str]:
+    return Call("GET", "/metrics", text)

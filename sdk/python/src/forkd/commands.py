@@ -9,17 +9,38 @@ from . import calls
 from .calls import Command
 from .errors import CommandError, ForkdError
 from .models import CommandResult, ExecEvent, Exit, Output, ProcessInfo, exec_event
-from .transport import Transport
+from .transport import Told, Transport
 
 Hearer = Callable[[str], Any]
 
+KEPT_BYTES = 8 << 20
+"""How much of each output is kept for a result, whoever keeps it: the daemon does the same."""
 
-def heard(event: tuple[str | None, str, dict[str, Any]]) -> ExecEvent | None:
+
+def heard(event: Told) -> ExecEvent | None:
     """An event of a running command; raises when the daemon lost it."""
     _, name, data = event
     if name == "error":
         raise ForkdError(f"{data.get('error')} ({data.get('code')})")
     return exec_event(name, data)
+
+
+class Written:
+    """What a command wrote, as far as it is kept."""
+
+    def __init__(self) -> None:
+        self._kept = {"stdout": bytearray(), "stderr": bytearray()}
+        self._truncated = {"stdout": False, "stderr": False}
+
+    def take(self, output: Output) -> None:
+        kept = self._kept[output.stream]
+        room = KEPT_BYTES - len(kept)
+        kept += output.data[:room]
+        self._truncated[output.stream] |= len(output.data) > room
+
+    def result(self, end: Exit) -> CommandResult:
+        stdout, stderr = (kept.decode("utf-8", "replace") for kept in self._kept.values())
+        return CommandResult(stdout, stderr, end.exit_code, end.timed_out, *self._truncated.values())
 
 
 class Commands:
@@ -44,8 +65,8 @@ class Commands:
     ) -> CommandResult:
         """Runs a command to its end. A text is a line for the guest's shell.
 
-        With ``on_stdout`` or ``on_stderr`` what it writes is handed over as it comes. With ``check`` a failure
-        raises :class:`CommandError`.
+        With ``on_stdout`` or ``on_stderr`` what it writes is handed over as it comes, all of it; the result has the
+        first 8 MiB of each. With ``check`` a failure raises :class:`CommandError`.
         """
         args = calls.argv(cmd)
         fields = {"stdin": stdin, "env": None if env is None else dict(env), "cwd": cwd, "user": user}
@@ -70,16 +91,15 @@ class Commands:
     def _streamed(
         self, args: list[str], timeout: float, fields: dict[str, Any], hearers: dict[str, Hearer | None]
     ) -> CommandResult:
-        written: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+        written = Written()
         for event in self.stream(args, timeout, **fields):
             if isinstance(event, Output):
-                written[event.stream].append(event.data)
+                written.take(event)
                 hearer = hearers[event.stream]
                 if hearer is not None:
                     hearer(event.text)
             elif isinstance(event, Exit):
-                stdout, stderr = (b"".join(written[name]).decode("utf-8", "replace") for name in ("stdout", "stderr"))
-                return CommandResult(stdout, stderr, event.exit_code, event.timed_out)
+                return written.result(event)
         raise ForkdError("the daemon did not say how the command ended")
 
     # Processes that live on without us
@@ -110,7 +130,7 @@ class Process:
         return self.info.id
 
     def output(self) -> Iterator[ExecEvent]:
-        """What is kept of its output, then what comes, to its end."""
+        """What is kept of its output, then what comes, to its end; :class:`Skipped` where something is not kept."""
         for event in self._transport.events(calls.process_output(self._sandbox, self.id)):
             told = heard(event)
             if told is not None:

@@ -7,7 +7,9 @@ from types import TracebackType
 from typing import Any
 
 from . import calls
-from .models import BranchMode, Event
+from .commands import Commands
+from .files import Files
+from .models import BranchMode, Event, Page
 from .transport import Transport
 
 Json = dict[str, Any]
@@ -62,8 +64,19 @@ class Controller:
     ) -> None:
         self.close()
 
+    def healthz(self) -> Json:
+        return self._transport.carry_out(calls.healthz())
+
     def version(self) -> Json:
         return self._transport.carry_out(calls.version())
+
+    def metrics(self) -> str:
+        """As Prometheus reads them."""
+        return self._transport.carry_out(calls.metrics())
+
+    def openapi(self) -> Json:
+        """What the daemon serves, as a document."""
+        return self._transport.carry_out(calls.openapi())
 
     # Snapshots
 
@@ -115,7 +128,8 @@ class Controller:
         status: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
-    ) -> list[Json]:
+    ) -> Page:
+        """All that fit, or at most ``limit`` of them; the next ones begin at ``cursor``, the page's ``next_cursor``."""
         label = None if labels is None else [f"{name}={value}" for name, value in labels.items()]
         query = calls.known(snapshot_tag=snapshot_tag, label=label, status=status, limit=limit, cursor=cursor)
         return self._transport.carry_out(calls.list_sandboxes(query))
@@ -128,7 +142,7 @@ class Controller:
 
     def renew_sandbox(self, sandbox_id: str, ttl_secs: int | None) -> Json:
         """Lets it live so much longer from now on, or until it is killed."""
-        return self._transport.carry_out(calls.update_sandbox(sandbox_id, {"ttl_secs": ttl_secs}))
+        return self._transport.carry_out(calls.renew_sandbox(sandbox_id, ttl_secs))
 
     def label_sandbox(self, sandbox_id: str, labels: Mapping[str, str]) -> Json:
         return self._transport.carry_out(calls.update_sandbox(sandbox_id, {"labels": dict(labels)}))
@@ -161,6 +175,21 @@ class Controller:
     def eval_code(self, sandbox_id: str, code: str, timeout_secs: int | None = None) -> Json:
         return self._transport.carry_out(calls.evaluate(sandbox_id, code, timeout_secs))
 
+    def console(self, sandbox_id: str, tail: int | None = None) -> str:
+        """What its kernel and console wrote, or the last lines of it."""
+        return self._transport.carry_out(calls.console(sandbox_id, tail, False))
+
+    def follow_console(self, sandbox_id: str, tail: int | None = None) -> Iterator[str]:
+        """The same, and what comes, until the sandbox ends."""
+        yield from self._transport.text(calls.console(sandbox_id, tail, True))
+
+    def commands(self, sandbox_id: str) -> Commands:
+        """Its commands and processes."""
+        return Commands(self._transport, sandbox_id)
+
+    def files(self, sandbox_id: str) -> Files:
+        return Files(self._transport, sandbox_id)
+
     # Workspaces
 
     def list_workspaces(self) -> list[Json]:
@@ -181,6 +210,18 @@ class Controller:
 
     def delete_workspace(self, name: str) -> None:
         self._transport.carry_out(calls.workspace("DELETE", name, None, None))
+
+    # Tokens
+
+    def list_tokens(self) -> list[Json]:
+        return self._transport.carry_out(calls.list_tokens())
+
+    def create_token(self, name: str, scopes: Sequence[str], ttl_secs: int | None = None) -> Json:
+        """Of ``read``, ``exec``, ``spawn`` and ``admin``. Only this answer ever has the ``token`` itself."""
+        return self._transport.carry_out(calls.create_token(name, list(scopes), ttl_secs))
+
+    def delete_token(self, name: str) -> None:
+        self._transport.carry_out(calls.delete_token(name))
 
     # Everything
 

@@ -26,11 +26,27 @@ class ControllerError(ForkdError):
         super().__init__(f"{url} answered {status}: {reason}")
 
 
-class EvalError(ForkdError):
-    """What was evaluated raised an exception; ``traceback`` is the guest's."""
+class NoAnswerError(ForkdError):
+    """There is no answer, or not all of one: the daemon is not there, left, or took too long.
 
-    def __init__(self, message: str, traceback: str | None) -> None:
+    What was asked may have been done all the same, unless the daemon was not even ``reached``.
+    """
+
+    def __init__(self, what: str, reason: str, reached: bool) -> None:
+        self.reached = reached
+        hint = (
+            "it may have been done all the same" if reached else "is `forkd serve` running, and FORKD_URL its address?"
+        )
+        super().__init__(f"{what} was not answered ({reason}); {hint}")
+
+
+class EvalError(ForkdError):
+    """What was evaluated raised an exception; ``traceback`` is the guest's, the rest what was printed before."""
+
+    def __init__(self, message: str, traceback: str | None, stdout: str = "", stderr: str = "") -> None:
         self.traceback = traceback
+        self.stdout = stdout
+        self.stderr = stderr
         super().__init__(message if traceback is None else f"{message}\n{traceback}")
 
 

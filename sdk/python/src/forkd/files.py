@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from . import calls
@@ -18,6 +21,28 @@ def pieces(file: IO[bytes]) -> Iterator[bytes]:
         yield piece
 
 
+@contextmanager
+def replacing(to: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A file of ours, written beside its place and moved there when all of it has come; else nothing has changed."""
+    if os.path.exists(to) and not os.path.isfile(to):
+        # A pipe or a terminal is written to, and a directory is refused.
+        with open(to, "wb") as file:
+            yield file
+        return
+    place = os.path.realpath(to)
+    beside = os.path.join(os.path.dirname(place), f".forkd-{secrets.token_hex(8)}")
+    try:
+        with open(beside, "xb") as file:
+            if os.path.exists(place):
+                shutil.copymode(place, beside)
+            yield file
+        os.replace(beside, place)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(beside)
+        raise
+
+
 class Files:
     """Files of a sandbox. Paths are absolute."""
 
@@ -26,7 +51,7 @@ class Files:
         self._sandbox = sandbox
 
     def read(self, path: str) -> bytes:
-        return self._transport.carry_out(calls.read_file(self._sandbox, path)) or b""
+        return self._transport.carry_out(calls.read_file(self._sandbox, path))
 
     def read_text(self, path: str) -> str:
         return self.read(path).decode()
@@ -37,8 +62,8 @@ class Files:
         return self._transport.carry_out(calls.write_file(self._sandbox, path, raw, fields))
 
     def download(self, path: str, to: str | os.PathLike[str]) -> None:
-        """Copies a file out, however big."""
-        with open(to, "wb") as file, self._transport.open(calls.read_file(self._sandbox, path)) as response:
+        """Copies a file out, however big. If it does not come whole, what was there before is still there."""
+        with self._transport.open(calls.read_file(self._sandbox, path)) as response, replacing(to) as file:
             for piece in response.iter_bytes():
                 file.write(piece)
 

@@ -12,12 +12,14 @@ BranchMode = Literal["full", "diff", "live"]
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command ended, and what it wrote."""
+    """How a command ended, and what it wrote: the first 8 MiB of each; ``truncated`` says that there was more."""
 
     stdout: str
     stderr: str
     exit_code: int
     timed_out: bool = False
+    stdout_truncated: bool = False
+    stderr_truncated: bool = False
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class EvalResult:
     result: str | None
     result_json: str | None
     stdout: str
+    stderr: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,21 @@ class ProcessInfo:
     user: str | None = None
     exit_code: int | None = None
     signal: int | None = None
+    timed_out: bool | None = None
     tty: Any = None
+    pid: int | None = None
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> ProcessInfo:
         known = {name: data.get(name) for name in cls.__dataclass_fields__}
         known["id"] = str(data["id"])
         return cls(**known)  # type: ignore[arg-type]
+
+
+class Page(list[dict[str, Any]]):
+    """A part of a list; ``next_cursor`` is where the next one begins, ``None`` if there is none."""
+
+    next_cursor: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +102,13 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Skipped:
+    """Here a process wrote so much that is not kept any more."""
+
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Exit:
     """How a process ended; the last thing that is heard of it."""
 
@@ -106,7 +124,7 @@ class Started:
     process_id: str | None = None
 
 
-ExecEvent = Union[Started, Output, Exit]
+ExecEvent = Union[Started, Output, Skipped, Exit]
 
 
 def exec_event(name: str, data: dict[str, Any]) -> ExecEvent | None:
@@ -117,6 +135,8 @@ def exec_event(name: str, data: dict[str, Any]) -> ExecEvent | None:
         return Output("stdout" if name == "stdout" else "stderr", binary)
     if name == "exit":
         return Exit(int(data["exit_code"]), data.get("signal"), bool(data.get("timed_out")))
+    if name == "skipped":
+        return Skipped(int(data["bytes"]))
     if name == "started":
         process_id = data.get("process_id")
         return Started(None if process_id is None else str(process_id))

@@ -14,17 +14,20 @@ from .controller import branch_fields
 from .errors import ControllerError, EvalError, ForkdError
 from .files import Files
 from .models import BranchMode, EvalResult
-from .transport import Transport
+from .transport import Transport, log
 
 DEFAULT_TAG = "pyagent"
+LEAST_SECS = 60.0
+"""However short the time for commands is, the daemon gets this long for its own work."""
 NOT_FOUND = 404
 
 
 def eval_result(answer: dict[str, Any]) -> EvalResult:
     """What an evaluation gave; raises what it raised."""
+    stdout, stderr = answer.get("stdout") or "", answer.get("stderr") or ""
     if answer.get("error"):
-        raise EvalError(answer["error"], answer.get("traceback"))
-    return EvalResult(answer.get("result"), answer.get("result_json"), answer.get("stdout") or "")
+        raise EvalError(answer["error"], answer.get("traceback"), stdout, stderr)
+    return EvalResult(answer.get("result"), answer.get("result_json"), stdout, stderr)
 
 
 def value(result: EvalResult) -> Any:
@@ -57,20 +60,31 @@ class Sandbox:
         token: str | None = None,
         **options: Any,
     ) -> None:
-        self._transport = Transport(base_url, token, max(timeout, 60.0))
-        self._place = (base_url, token)
-        self.timeout = timeout
-        self._ended = False
-        if spawn:
-            said = tag or os.environ.get("FORKD_TAG") or DEFAULT_TAG
-            self.info = self._transport.carry_out(calls.spawn(said, 1, options, None))[0]
-        elif target:
-            self.info = self._transport.carry_out(calls.get_sandbox(target))
-        else:
+        if not spawn and not target:
             raise ForkdError("spawn=False needs target, the id of a sandbox that lives")
-        self.id: str = self.info["id"]
-        self.commands = Commands(self._transport, self.id)
-        self.files = Files(self._transport, self.id)
+        transport = Transport(base_url, token, max(timeout, LEAST_SECS))
+        try:
+            if spawn:
+                said = tag or os.environ.get("FORKD_TAG") or DEFAULT_TAG
+                info = transport.carry_out(calls.spawn(said, 1, options, None))[0]
+            else:
+                info = transport.carry_out(calls.get_sandbox(str(target)))
+        except BaseException:
+            transport.close()
+            raise
+        self._be(info, transport, (base_url, token), timeout)
+
+    def _be(
+        self, info: dict[str, Any], transport: Transport, place: tuple[str | None, str | None], timeout: float
+    ) -> None:
+        self._transport = transport
+        self._place = place
+        self._ended = False
+        self.timeout = timeout
+        self.info = info
+        self.id: str = info["id"]
+        self.commands = Commands(transport, self.id)
+        self.files = Files(transport, self.id)
 
     @classmethod
     def create(cls, *args: Any, **kwargs: Any) -> Sandbox:
@@ -87,7 +101,12 @@ class Sandbox:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()
+        try:
+            self.kill()
+        except ForkdError as failed:
+            if error is None:
+                raise
+            log.warning("sandbox %s may be left behind: %s", self.id, failed)
 
     def eval(self, code: str, timeout: float | None = None) -> Any:
         """Evaluates in the warm interpreter, whose state lasts as long as the sandbox."""
@@ -107,7 +126,7 @@ class Sandbox:
         self._transport.carry_out(calls.act(self.id, "resume"))
 
     def renew(self, ttl_secs: int | None) -> None:
-        self.info = self._transport.carry_out(calls.update_sandbox(self.id, {"ttl_secs": ttl_secs}))
+        self.info = self._transport.carry_out(calls.renew_sandbox(self.id, ttl_secs))
 
     def branch(self, tag: str | None = None, mode: BranchMode | None = None, wait: bool = True) -> str:
         """Takes a snapshot as it is now, and runs on; the snapshot's tag."""
@@ -115,14 +134,30 @@ class Sandbox:
         return str(taken["tag"])
 
     def fork(self, n: int = 1, **options: Any) -> Sequence[Sandbox]:
-        """``n`` sandboxes that go on from where this one is. The snapshot between is removed when they are there."""
+        """``n`` sandboxes that go on from where this one is: all of them, or there is an error and none.
+
+        The snapshot between is removed when they are there.
+        """
         tag = self.branch()
         try:
             spawned = self._transport.carry_out(calls.spawn(tag, n, options, None))
-        finally:
             self._transport.carry_out(calls.delete_snapshot(tag, False, False))
-        base_url, token = self._place
-        return [Sandbox.connect(one["id"], base_url=base_url, token=token, timeout=self.timeout) for one in spawned]
+        except BaseException:
+            self._take_back(tag)
+            raise
+        return [self._twin(info) for info in spawned]
+
+    def _take_back(self, tag: str) -> None:
+        """Removes a snapshot that was made to be forked once, and whatever was forked of it."""
+        for one in self._transport.attempt(calls.list_sandboxes({"snapshot_tag": tag})) or []:
+            self._transport.attempt(calls.kill_sandbox(one["id"]))
+        self._transport.attempt(calls.delete_snapshot(tag, False, False))
+
+    def _twin(self, info: dict[str, Any]) -> Sandbox:
+        """One that is known to live, and need not be asked for."""
+        twin = Sandbox.__new__(Sandbox)
+        twin._be(info, Transport(*self._place, max(self.timeout, LEAST_SECS)), self._place, self.timeout)
+        return twin
 
     def kill(self) -> None:
         """Ends it; nothing of it is left. Twice is as good as once."""

@@ -13,15 +13,19 @@ from forkd.transport import EventLines, authorization, place
 
 
 def fed(text: str) -> list[tuple[str | None, str, dict[str, object]]]:
-    lines = EventLines()
-    events = (lines.feed(line) for line in text.split("\n"))
-    return [event for event in events if event is not None]
+    """In pieces of every length it may come in."""
+    raw = text.encode()
+    cut = [[raw[at : at + size] for at in range(0, len(raw), size)] for size in range(1, len(raw) + 1)]
+    heard = [[event for piece in pieces for event in lines.feed(piece)] for pieces in cut for lines in [EventLines()]]
+    assert all(events == heard[0] for events in heard)
+    return heard[0]
 
 
 def test_events_are_whole_or_not_there() -> None:
     text = ': a comment\n\nid: 7\nevent: stdout\ndata: {"data":\ndata:  "x"}\n\ndata: {"n": 1}\n\ndata: {"half": 1}\n'
     assert fed(text)[:2] == [("7", "stdout", {"data": "x"}), ("7", "message", {"n": 1})]
     assert fed('event: exit\ndata: {"exit_code": 0}') == []
+    assert fed('data: {"data": "é\u2028"}\r\n\r\n') == [(None, "message", {"data": "é\u2028"})]
 
 
 def test_a_process_is_told_in_events() -> None:
@@ -67,8 +71,9 @@ def test_the_daemon_is_where_it_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("FORKD_TOKEN", raising=False)
     assert place(None) == ("http://127.0.0.1:8889", None)
     assert place("unix:///run/forkd.sock") == ("http://forkd", "/run/forkd.sock")
-    with pytest.raises(ForkdError, match="no address"):
-        place("10.0.0.1:8889")
+    for wrong in ("10.0.0.1:8889", "http://there:port"):
+        with pytest.raises(ForkdError, match="no address"):
+            place(wrong)
     assert authorization(None) == {}
     monkeypatch.setenv("FORKD_URL", "https://there:1/")
     monkeypatch.setenv("FORKD_TOKEN", "secret")
