@@ -130,7 +130,7 @@ pub struct EvalResult {
 pub struct Pong {
     /// Always true.
     pub pong: bool,
-    /// Of the warm interpreter, or `not-installed`.
+    /// What a guest with a warm interpreter has, or `not-installed`; `unknown` when it is too busy to say.
     pub numpy_version: String,
     /// What the warm interpreter speaks.
     pub agent_lang: String,

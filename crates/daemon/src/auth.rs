@@ -130,7 +130,7 @@ pub(crate) fn digest(token: &str) -> [u8; 32] {
 }
 
 /// What is inside a sandbox.
-const INSIDE: [&str; 2] = ["/v1/sandboxes/{id}/files", "/v1/sandboxes/{id}/processes"];
+const INSIDE: [&str; 3] = ["/v1/sandboxes/{id}/console", "/v1/sandboxes/{id}/files", "/v1/sandboxes/{id}/processes"];
 
 /// What a request needs; `None` needs nothing. What is not known here needs everything.
 pub(crate) fn needed(method: &Method, route: &str) -> Option<Scope> {
@@ -219,6 +219,7 @@ mod tests {
         assert_eq!(needed(&Method::POST, "/v1/sandboxes/{id}/pause"), Some(Scope::Spawn));
         assert_eq!(needed(&Method::GET, "/v1/sandboxes/{id}/files/stat"), Some(Scope::Exec));
         assert_eq!(needed(&Method::GET, "/v1/sandboxes/{id}/processes"), Some(Scope::Exec));
+        assert_eq!(needed(&Method::GET, "/v1/sandboxes/{id}/console"), Some(Scope::Exec));
         assert_eq!(needed(&Method::DELETE, "/v1/sandboxes/{id}/processes/{pid}"), Some(Scope::Exec));
         assert_eq!(needed(&Method::POST, "/v1/snapshots"), Some(Scope::Admin));
         assert_eq!(needed(&Method::GET, "/v1/tokens"), Some(Scope::Admin));

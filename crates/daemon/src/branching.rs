@@ -77,7 +77,8 @@ impl App {
         let wait = asked.wait;
         let taken = self.take(id, asked, None)?;
         if wait {
-            return Ok((StatusCode::CREATED, self.keep(taken, |_| Ok(()))?));
+            let tag = self.keep(taken, |_| Ok(()))?;
+            return Ok((StatusCode::CREATED, snapshots::info(self, &tag)?));
         }
         let told = self.writing(&taken);
         let app = self.clone();
@@ -94,9 +95,13 @@ impl App {
         let taken = self.take(id, asked, Some(workspace))?;
         let kept = self.keep(taken, |change| change.suspend_workspace(workspace, tag.as_str(), &dir));
         if let Err(error) = kept {
-            // It may be in the store all the same.
-            self.remove_state(tag.as_str());
-            return Err(error);
+            // It may be in the store all the same, and a change that is said to have failed may have taken place. What
+            // nobody can tell is left: the next daemon can.
+            if self.registry.workspace_of_state(tag.as_str())?.is_none() {
+                self.remove_state(tag.as_str());
+                return Err(error);
+            }
+            log::warn!("workspace `{workspace}` is suspended, although that was said to fail: {}", error.message);
         }
         if let Err(error) = self.registry.sync() {
             log::error!("workspace `{workspace}` is suspended, which a power failure may undo: {}", chain(&error));
@@ -128,12 +133,13 @@ impl App {
         Ok(Taken { branch, child, asked, _slot: slot })
     }
 
-    /// Waits until it is written, and makes that known together with whatever else belongs to the same change.
+    /// Waits until it is written, and makes that known together with whatever else belongs to the same change. Nothing
+    /// can fail after that.
     fn keep(
         &self,
         taken: Taken,
         besides: impl FnOnce(&mut Change<'_>) -> Result<(), RegistryError>,
-    ) -> Result<SnapshotInfo, ApiError> {
+    ) -> Result<Tag, ApiError> {
         let Taken { branch, child, asked, _slot } = taken;
         let (tag, begun) = (branch.tag().clone(), Instant::now());
         match branch.keep(None) {
@@ -145,7 +151,7 @@ impl App {
                     besides(change)
                 })?;
                 self.metrics.counter("forkd_branches_total", &[("result", "ready")]).increment(1);
-                snapshots::info(self, &tag)
+                Ok(tag)
             }
             Err(error) => {
                 self.metrics.counter("forkd_branches_total", &[("result", "failed")]).increment(1);

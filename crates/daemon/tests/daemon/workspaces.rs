@@ -131,6 +131,21 @@ fn a_state_is_ready_and_the_workspaces_at_the_same_instant_or_never() {
 }
 
 #[test]
+fn what_fails_after_a_suspend_undoes_nothing_of_it() {
+    let world = World::open();
+    world.post("/v1/workspaces", json!({ "name": "w", "snapshot_tag": "base" }), 201);
+    // From the change on that makes it the state, what is known about the snapshot cannot be read.
+    let trigger = "CREATE TRIGGER broken AFTER UPDATE OF state_tag ON workspaces
+                   BEGIN UPDATE snapshots SET labels = '{' WHERE tag = NEW.state_tag; END";
+    registry(&world).execute_batch(trigger).unwrap();
+    let put_away = world.post("/v1/workspaces/w/suspend", json!({}), 200);
+    assert_eq!((&put_away["status"], &put_away["current_state_tag"]), (&json!("suspended"), &json!("ws-w-state")));
+    registry(&world).execute_batch("DROP TRIGGER broken; UPDATE snapshots SET labels = '{}'").unwrap();
+    assert_eq!(tags(&world), ["base", "ws-w-state"]);
+    assert_eq!(world.post("/v1/workspaces/w/resume", json!({}), 200)["status"], "running");
+}
+
+#[test]
 fn what_is_about_to_be_a_state_cannot_be_removed() {
     let world = World::open();
     world.post("/v1/workspaces", json!({ "name": "w", "snapshot_tag": "base" }), 201);
