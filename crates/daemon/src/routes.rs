@@ -75,6 +75,9 @@ pub(crate) enum Failures {
     /// Too much is under way.
     #[response(status = 503)]
     Unavailable(ErrorBody),
+    /// The guest's disk is full.
+    #[response(status = 507)]
+    InsufficientStorage(ErrorBody),
 }
 
 /// All routes, ready to serve, and what they are.

@@ -14,8 +14,10 @@ use crate::fork::Parent;
 use crate::host::Host;
 use crate::world::wait_until;
 
-pub(crate) const TESTS: &[Test] =
-    &[("daemon::it_serves_and_is_killed_and_goes_on", it_serves_and_is_killed_and_goes_on)];
+pub(crate) const TESTS: &[Test] = &[
+    ("daemon::it_serves_and_is_killed_and_goes_on", it_serves_and_is_killed_and_goes_on),
+    ("daemon::files_and_processes_stand_still_and_go_on", files_and_processes_stand_still_and_go_on),
+];
 
 /// How long a request may take: an emulated host takes its time.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -149,5 +151,46 @@ fn it_serves_and_is_killed_and_goes_on(host: &Host) -> Result<()> {
     }
     daemon.expect(204, "DELETE", &format!("/v1/snapshots/{BRANCH}"), None)?;
     ensure!(daemon.ask("GET", &path, None)?.0 == 404);
+    daemon.kill()
+}
+
+fn files_and_processes_stand_still_and_go_on(host: &Host) -> Result<()> {
+    let tag = host.parent(Parent::Warm)?.to_string();
+    let mut daemon = Daemon::start(host)?;
+    let id = daemon.spawn(&tag, 1)?.remove(0);
+    let path = format!("/v1/sandboxes/{id}");
+    let pong = daemon.expect(200, "POST", &format!("{path}/ping"), None)?;
+    ensure!(
+        pong["agent_lang"] == "python" && pong["numpy_version"].as_str().is_some_and(|it| it.contains('.')),
+        "{pong}"
+    );
+    // A file in, as it is, and looked at.
+    let text = json!({ "six": [6] });
+    let written =
+        daemon.expect(200, "PUT", &format!("{path}/files?path=/root/a/b&parents=true&mode=0600"), Some(&text))?;
+    ensure!(written["kind"] == "file" && written["mode"] == "0600", "{written}");
+    ensure!(daemon.expect(200, "GET", &format!("{path}/files/stat?path=/root/a/b"), None)? == written);
+    ensure!(daemon.sh(&id, "cat /root/a/b")? == text.to_string());
+    let gone = daemon.expect(404, "GET", &format!("{path}/files?path=/root/none"), None)?;
+    ensure!(gone["code"] == "file_not_found", "{gone}");
+    // A process that reads, writes and waits, without anybody.
+    let script = "cat > /run/heard; exit 7";
+    let body = json!({ "args": ["sh", "-c", script] });
+    let process = daemon.expect(201, "POST", &format!("{path}/processes"), Some(&body))?;
+    let process = format!("{path}/processes/{}", process["id"].as_str().context("an id")?);
+    daemon.expect(200, "POST", &format!("{path}/pause"), None)?;
+    let refused = daemon.expect(409, "GET", &process, None)?;
+    ensure!(refused["code"] == "sandbox_paused", "{refused}");
+    daemon.kill()?;
+    daemon.start_again()?;
+    ensure!(daemon.expect(200, "GET", &path, None)?["status"] == "paused");
+    ensure!(daemon.expect(200, "POST", &format!("{path}/resume"), None)?["status"] == "running");
+    daemon.expect(204, "POST", &format!("{process}/stdin?close=true"), Some(&json!("on")))?;
+    wait_until("the process's end", PATIENCE, || {
+        daemon.expect(200, "GET", &process, None).is_ok_and(|process| process["exit_code"] == 7)
+    })?;
+    ensure!(daemon.sh(&id, "cat /run/heard")? == "\"on\"");
+    daemon.expect(204, "DELETE", &process, None)?;
+    daemon.expect(204, "DELETE", &path, None)?;
     daemon.kill()
 }
