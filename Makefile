@@ -31,7 +31,7 @@ test: setup ## All tests, the VM tests in real VMs
 	@$(MAKE) --no-print-directory vmtest
 
 unit: setup
-	@cargo test --quiet --workspace
+	@cargo test --quiet --workspace --all-targets
 
 sdk: $(VENV)/ready ## Check and test the Python SDK, as far as that needs no VM
 	@$(VENV)/bin/ruff check --quiet --config sdk/python/pyproject.toml sdk/python tests/clients

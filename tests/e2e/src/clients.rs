@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bench::stand_in::{self, Home};
 use image::guest_kernel;
 use machine::{Machine, Push};
+use types::Dirs;
 use types::progress::Silent;
 
 use crate::Test;
@@ -70,8 +71,7 @@ impl Drop for Served {
 /// Of real VMs.
 fn published_and_own(host: &Host) -> Result<()> {
     let (tests, sdk) = (directory("../clients"), directory("../../sdk/python"));
-    let published = published(host)?;
-    let own = venv(host, "sdk", &["-e", &format!("{}[test]", text(&sdk))], &sdk.join("pyproject.toml"))?;
+    let Venvs { published, own } = venvs(&host.dirs)?;
     let mut snapshot = host.forkd();
     let done = snapshot.args(["snapshot", "--recipe", "python-numpy", "--force", "--tag", TAG]).output()?;
     ensure!(done.status.success(), "forkd snapshot: {}", String::from_utf8_lossy(&done.stderr));
@@ -98,7 +98,7 @@ fn published_and_own(host: &Host) -> Result<()> {
 fn the_api_is_what_it_says(host: &Host) -> Result<()> {
     let home = Home::new(&std::env::temp_dir())?;
     let variables = [("FORKD_URL", &*home.url), ("FORKD_TOKEN", ""), ("CLIENTS_TAG", stand_in::TAG)];
-    pytest(&published(host)?, &[directory("../clients").join("test_schema.py")], &variables)
+    pytest(&venvs(&host.dirs)?.published, &[directory("../clients").join("test_schema.py")], &variables)
 }
 
 /// Runs tests in Python, which say what went wrong.
@@ -110,9 +110,20 @@ fn pytest(venv: &Path, tests: &[PathBuf], variables: &[(&str, &str)]) -> Result<
     Ok(())
 }
 
-fn published(host: &Host) -> Result<PathBuf> {
-    let list = directory("../clients/requirements.txt");
-    venv(host, "clients", &["-r", &text(&list)], &list)
+/// Pythons to run the tests of clients.
+pub(crate) struct Venvs {
+    /// With what others publish.
+    published: PathBuf,
+    /// With our SDK.
+    own: PathBuf,
+}
+
+/// Makes them unless they are there.
+pub(crate) fn venvs(dirs: &Dirs) -> Result<Venvs> {
+    let (sdk, list) = (directory("../../sdk/python"), directory("../clients/requirements.txt"));
+    let published = venv(dirs, "clients", &["-r", &text(&list)], &list)?;
+    let own = venv(dirs, "sdk", &["-e", &format!("{}[test]", text(&sdk))], &sdk.join("pyproject.toml"))?;
+    Ok(Venvs { published, own })
 }
 
 /// A path in this repository.
@@ -121,8 +132,8 @@ fn directory(from_here: &str) -> PathBuf {
 }
 
 /// A Python with these packages, kept until the file that lists them changes.
-fn venv(host: &Host, name: &str, packages: &[&str], list: &Path) -> Result<PathBuf> {
-    let dir = host.dirs.cache.join("e2e").join(format!("venv-{name}"));
+fn venv(dirs: &Dirs, name: &str, packages: &[&str], list: &Path) -> Result<PathBuf> {
+    let dir = dirs.cache.join("e2e").join(format!("venv-{name}"));
     let run = |program: PathBuf, words: &[&str]| -> Result<()> {
         let output = Command::new(&program).args(words).output().with_context(|| program.display().to_string())?;
         ensure!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));

@@ -17,7 +17,7 @@ use types::progress::Silent;
 use types::{Dirs, GuestMemorySize, Tag, VcpuCount};
 
 use crate::fork::{Parent, Parents};
-use crate::tiny;
+use crate::{clients, tiny};
 
 /// Set inside the emulated host, where nothing can be built: what came in, by name.
 pub(crate) const INSIDE: &str = "FORKD_E2E_INSIDE";
@@ -107,7 +107,9 @@ impl Host {
                     build_machine_root(&dirs, &Silent).map(drop).context("the emulated host's image")
                 }
             });
+            let venvs = scope.spawn(|| clients::venvs(&dirs).map(drop));
             Artifacts::build(&dirs)?;
+            venvs.join().expect("it does not panic")?;
             machine.join().expect("it does not panic")
         })
     }
