@@ -94,6 +94,8 @@ pub enum Code {
     ProgramNotFound,
     /// It is there and cannot be executed.
     ProgramNotExecutable,
+    /// It takes no input now.
+    ProcessNotReading,
     /// There is no such file in the sandbox.
     FileNotFound,
     /// It is a directory.

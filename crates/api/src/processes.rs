@@ -14,7 +14,7 @@ pub struct StartProcess {
     /// It is killed after so many seconds; it may run for ever when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_secs: Option<f64>,
-    /// All that it reads, as text. When neither this nor `stdin_base64` is said, its input stays open for
+    /// All that it reads, as text; it has ten minutes to read it, and then its input is over. When neither this nor `stdin_base64` is said, its input stays open for
     /// `POST .../stdin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,

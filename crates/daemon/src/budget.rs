@@ -1,4 +1,4 @@
-//! How much of what commands write may wait in memory for their answers, all requests together.
+//! How much of what commands write or shall read may wait in memory, all requests together.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -45,11 +45,17 @@ impl Share {
         let left = &self.budget.left;
         let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
         taken.map_err(|_| {
-            let message = "the output of commands fills all the memory there is for it; try again, or stream it";
+            let message =
+                "what commands write or shall read fills all the memory there is for it; try again, or stream it";
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Code::Overloaded, message)
         })?;
         self.bytes += bytes;
         Ok(())
+    }
+
+    /// Takes so much more that it is this in all.
+    pub(crate) fn cover(&mut self, total: usize) -> Result<(), ApiError> {
+        self.take(total.saturating_sub(self.bytes))
     }
 
     /// The body of an answer that uses it until the client has read it.
@@ -101,6 +107,9 @@ mod tests {
         two.take(1).unwrap_err();
         drop(body);
         two.take(6).unwrap();
+        two.cover(7).unwrap();
+        two.cover(10).unwrap();
+        two.cover(11).unwrap_err();
         drop(two);
         assert_eq!(budget.left.load(Ordering::Relaxed), 10);
     }

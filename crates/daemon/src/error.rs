@@ -227,6 +227,7 @@ impl From<SessionError> for ApiError {
         let SessionError::Refused { code, .. } = &error else {
             return match &error {
                 SessionError::Paused { .. } => Self::refused(Code::SandboxPaused, &error),
+                SessionError::NotTaken { .. } => Self::refused(Code::ProcessNotReading, &error),
                 SessionError::AgentTooOld { .. } => Self::refused(Code::AgentTooOld, &error),
                 SessionError::RequestTooLong => Self::of(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge, &error),
                 _ => Self::failed(Code::AgentUnreachable, &error),
@@ -307,6 +308,10 @@ mod tests {
         assert_eq!((tag.status.as_u16(), tag.code), (400, Code::InvalidTag));
         let user = SessionError::Refused { code: ErrorCode::NoSuchUser, message: "no user `x`".into() };
         assert_eq!(ApiError::from(user).status.as_u16(), 400);
+        let not_taken = SessionError::NotTaken { waited: std::time::Duration::from_secs(60), taken_bytes: 5 };
+        let not_taken = ApiError::from(not_taken);
+        assert_eq!((not_taken.status.as_u16(), not_taken.code), (409, Code::ProcessNotReading));
+        assert!(not_taken.message.contains("5 bytes"), "{}", not_taken.message);
         let missing = || SessionError::Refused { code: ErrorCode::NotFound, message: "none".into() };
         assert_eq!(ApiError::of_file(missing()).code, Code::FileNotFound);
         assert_eq!(ApiError::of_program(missing()).code, Code::ProgramNotFound);

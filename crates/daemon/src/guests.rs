@@ -24,8 +24,8 @@ use crate::state::App;
 pub(crate) const MAX_TALKS: usize = 2048;
 /// The most with one sandbox.
 const MAX_OF_ONE: usize = 256;
-/// How much may wait for the client, in pieces of at most 64 KiB.
-const BACKLOG: usize = 16;
+/// How much may wait for the client, in pieces of at most 64 KiB: there is a thread with one more behind it.
+const BACKLOG: usize = 2;
 
 /// Why a conversation came to nothing.
 #[derive(Debug)]

@@ -24,6 +24,8 @@ const ENDED: &str = "its VM ended, by itself or by another program";
 
 /// How much of the output of commands may wait in memory, all requests together.
 const MAX_OUTPUTS: usize = 256 << 20;
+/// How much input may wait for processes, all together.
+const MAX_INPUTS: usize = 64 << 20;
 
 /// The daemon, as a route sees it.
 #[derive(Clone, Debug)]
@@ -41,6 +43,8 @@ pub(crate) struct Inner {
     pub(crate) guests: Arc<Guests>,
     /// What waits in memory of the output of commands.
     pub(crate) outputs: Arc<Budget>,
+    /// What waits in memory for processes that have not read it yet.
+    pub(crate) inputs: Arc<Budget>,
     /// Sandboxes that are being ended.
     pub(crate) ends: Ends,
     /// Spawns under way.
@@ -85,6 +89,7 @@ impl App {
             metrics: Metrics::new(),
             guests: Arc::default(),
             outputs: Budget::new(MAX_OUTPUTS),
+            inputs: Budget::new(MAX_INPUTS),
             ends: Ends::default(),
             spawns: Spawns::default(),
             branch_slots: Arc::new(Semaphore::new(usize::try_from(branch_cap).unwrap_or(usize::MAX >> 3))),

@@ -65,18 +65,17 @@ enum Piece {
 }
 
 impl App {
-    /// Sends a body to what takes it in a sandbox; of a length that `limit` allows, if there is one.
+    /// Sends a body to what takes it in a sandbox, however long it is.
     pub(crate) async fn upload<S: Sink>(
         &self,
         id: &str,
         body: Body,
-        limit: Option<usize>,
         open: impl FnOnce(Connection) -> Result<S, SessionError> + Send + 'static,
     ) -> Result<S::Done, CallError> {
         let (send, pieces) = mpsc::channel(BACKLOG);
         let talk = self.talk(id, move |connection, say| take_in(open(connection)?, pieces, say))?;
         let mut stream = body.into_data_stream();
-        let done = pass_on(&mut stream, limit, send, talk).await;
+        let done = pass_on(&mut stream, send, talk).await;
         if done.is_err() {
             // Whoever is still sending does not read; how far he gets is his affair.
             drop(tokio::time::timeout(REST_PATIENCE, discard(stream)).await);
@@ -85,19 +84,10 @@ impl App {
     }
 }
 
-async fn pass_on<T>(
-    stream: &mut BodyDataStream,
-    limit: Option<usize>,
-    send: mpsc::Sender<Piece>,
-    talk: Talk<T>,
-) -> Result<T, CallError> {
-    let mut room = limit;
+async fn pass_on<T>(stream: &mut BodyDataStream, send: mpsc::Sender<Piece>, talk: Talk<T>) -> Result<T, CallError> {
     loop {
         let next = tokio::time::timeout(PATIENCE, stream.next()).await.map_err(|_| too_slow())?;
         let piece = next.transpose().map_err(|error| ApiError::invalid(format!("the body broke off: {error}")))?;
-        if let (Some(room), Some(bytes)) = (&mut room, &piece) {
-            *room = room.checked_sub(bytes.len()).ok_or_else(|| too_long(limit.unwrap_or_default()))?;
-        }
         let is_last = piece.is_none();
         // When the guest takes no more, it has said why.
         if send.send(piece.map_or(Piece::End, Piece::Bytes)).await.is_err() || is_last {
@@ -129,9 +119,4 @@ async fn discard(mut stream: BodyDataStream) {
 fn too_slow() -> ApiError {
     let message = format!("nothing of the body came for {} s", PATIENCE.as_secs());
     ApiError::new(StatusCode::REQUEST_TIMEOUT, Code::RequestTimeout, message)
-}
-
-fn too_long(limit: usize) -> ApiError {
-    let message = format!("the body is longer than {limit} bytes; send it in several requests");
-    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge, message)
 }

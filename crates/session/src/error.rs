@@ -67,6 +67,17 @@ pub enum SessionError {
         /// How long was waited.
         waited: Duration,
     },
+    /// The process does not read what it is sent.
+    #[error(
+        "the process took no more input for {} s, and has taken at least {taken_bytes} bytes of this",
+        waited.as_secs()
+    )]
+    NotTaken {
+        /// How long was waited.
+        waited: Duration,
+        /// What it has been given for certain.
+        taken_bytes: u64,
+    },
     /// The request is longer than what an agent takes; nothing was sent.
     #[error("the request is longer than the {} KiB an agent takes", MAX_PAYLOAD >> 10)]
     RequestTooLong,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use proto::codec::{Channel, read_frame};
-use proto::guest::{AgentHello, ExitStatus, Reply};
+use proto::codec::{Channel, Frame, read_frame};
+use proto::guest::{AgentHello, ExitStatus, MAX_CHUNK, Reply};
 
 use crate::flow::Flow;
 use crate::{Connection, ExecControl, SessionError, StdinWriter, Transport};
@@ -99,8 +99,8 @@ impl Exec {
             match frame.channel {
                 // An empty frame only says that the stream is over, which the exit says as well.
                 Channel::Stdout | Channel::Stderr if frame.payload.is_empty() => {}
-                Channel::Stdout => return Ok(Event::Stdout(frame.payload)),
-                Channel::Stderr => return Ok(Event::Stderr(frame.payload)),
+                Channel::Stdout => return Ok(Event::Stdout(chunk(frame)?)),
+                Channel::Stderr => return Ok(Event::Stderr(chunk(frame)?)),
                 Channel::Stdin => return Err(SessionError::unexpected(&frame.channel)),
                 Channel::Message => match frame.message()? {
                     Reply::StdinCredit { bytes } if self.flow.credit(bytes) => {}
@@ -118,5 +118,25 @@ impl Drop for Exec {
         if !self.over {
             self.hang_up();
         }
+    }
+}
+
+/// The bytes of a frame, of which no agent sends more at once: what waits for a slow reader is counted in frames.
+pub(crate) fn chunk(frame: Frame) -> Result<Vec<u8>, SessionError> {
+    if frame.payload.len() > MAX_CHUNK {
+        return Err(SessionError::Protocol { what: format!("{} bytes at once", frame.payload.len()) });
+    }
+    Ok(frame.payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_bytes_at_once_than_an_agent_sends_are_refused() {
+        let frame = |length| Frame { channel: Channel::Stdout, payload: vec![0; length] };
+        assert_eq!(chunk(frame(MAX_CHUNK)).unwrap().len(), MAX_CHUNK);
+        assert!(matches!(chunk(frame(MAX_CHUNK + 1)), Err(SessionError::Protocol { .. })));
     }
 }

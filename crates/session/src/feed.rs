@@ -16,13 +16,24 @@ pub(crate) struct Feed {
     transport: Arc<Transport>,
     open: usize,
     patience: Duration,
+    taken_bytes: u64,
     over: bool,
 }
 
 impl Feed {
     /// The agent has agreed to take bytes; for its credit, and for its answer, it is waited so long.
     pub(crate) const fn new(transport: Arc<Transport>, patience: Duration) -> Self {
-        Self { transport, open: STDIN_WINDOW, patience, over: false }
+        Self { transport, open: STDIN_WINDOW, patience, taken_bytes: 0, over: false }
+    }
+
+    /// Waits so long from now on.
+    pub(crate) const fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// How many bytes the agent has passed on, and said so.
+    pub(crate) const fn taken_bytes(&self) -> u64 {
+        self.taken_bytes
     }
 
     /// Sends some of the bytes, at least one unless there is none; how many.
@@ -70,8 +81,9 @@ impl Feed {
         let heard = read_message(&mut until);
         match heard.map_err(|error| SessionError::from_codec(error, self.patience)) {
             Ok(Some(Reply::StdinCredit { bytes })) => match usize::try_from(bytes) {
-                Ok(bytes) if bytes <= STDIN_WINDOW - self.open => {
-                    self.open += bytes;
+                Ok(room) if room <= STDIN_WINDOW - self.open => {
+                    self.open += room;
+                    self.taken_bytes += bytes;
                     Ok(None)
                 }
                 _ => Err(self.end(SessionError::Protocol { what: format!("credit for {bytes} bytes") })),
@@ -101,5 +113,35 @@ impl Drop for Feed {
         if !self.over {
             self.hang_up();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use proto::codec::write_message;
+
+    use super::*;
+
+    #[test]
+    fn an_agent_that_gives_no_more_credit_is_waited_for_no_longer_than_said() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut feed = Feed::new(Arc::new(ours.into()), Duration::from_secs(10));
+        let reader = theirs.try_clone().unwrap();
+        let taken = std::thread::spawn(move || std::io::copy(&mut &reader, &mut std::io::sink()).unwrap());
+        let mut sent = 0;
+        while sent < STDIN_WINDOW {
+            sent += feed.send(&[0; MAX_CHUNK]).unwrap();
+        }
+        write_message(&mut theirs, &Reply::StdinCredit { bytes: 1000 }).unwrap();
+        assert_eq!(feed.send(&[0; MAX_CHUNK]).unwrap(), 1000);
+        let short = Duration::from_millis(20);
+        feed.set_patience(short);
+        let late = feed.send(&[0]).unwrap_err();
+        assert!(matches!(late, SessionError::Timeout { waited } if waited == short), "{late:?}");
+        assert_eq!(feed.taken_bytes(), 1000);
+        assert!(matches!(feed.send(&[0]), Err(SessionError::Ended)));
+        assert!(taken.join().unwrap() > sent as u64);
     }
 }

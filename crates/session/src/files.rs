@@ -11,6 +11,7 @@ use proto::guest::{
 };
 
 use crate::connection::REPLY_PATIENCE;
+use crate::exec::chunk;
 use crate::feed::Feed;
 use crate::transport::Until;
 use crate::{Connection, SessionError, Transport};
@@ -150,7 +151,7 @@ enum Piece {
 impl Piece {
     fn of(frame: Frame) -> Result<Option<Self>, SessionError> {
         match frame.channel {
-            Channel::Stdout => Ok(Some(Self::Bytes(frame.payload))),
+            Channel::Stdout => Ok(Some(Self::Bytes(chunk(frame)?))),
             Channel::Message => match frame.message()? {
                 Reply::Files { files } => Ok(Some(Self::Files(files))),
                 Reply::Done => Ok(None),

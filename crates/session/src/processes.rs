@@ -2,11 +2,13 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use proto::codec::{Channel, read_frame};
 use proto::guest::{ExecRequest, ExitStatus, MAX_PROCESSES, ProcessInfo, ProcessRequest, Reply, Request, TtySize};
 
 use crate::connection::REPLY_PATIENCE;
+use crate::exec::chunk;
 use crate::feed::Feed;
 use crate::transport::Until;
 use crate::{Connection, SessionError, Transport};
@@ -161,8 +163,8 @@ impl Attached {
     fn receive(&self) -> Result<AttachedEvent, SessionError> {
         let frame = read_frame(&mut &*self.transport)?.ok_or_else(SessionError::closed)?;
         match frame.channel {
-            Channel::Stdout => Ok(AttachedEvent::Stdout(frame.payload)),
-            Channel::Stderr => Ok(AttachedEvent::Stderr(frame.payload)),
+            Channel::Stdout => Ok(AttachedEvent::Stdout(chunk(frame)?)),
+            Channel::Stderr => Ok(AttachedEvent::Stderr(chunk(frame)?)),
             Channel::Stdin => Err(SessionError::unexpected(&frame.channel)),
             Channel::Message => match frame.message()? {
                 Reply::Skipped { bytes } => Ok(AttachedEvent::Skipped { bytes }),
@@ -175,6 +177,9 @@ impl Attached {
 }
 
 /// Input for a process. A process that takes none for a minute is an error and no hang.
+///
+/// Dropped before its end, what was sent may be taken or not; input that was to be closed after it is closed, as that of any
+/// pipe whose writer ends.
 #[derive(Debug)]
 pub struct InputWriter {
     feed: Feed,
@@ -184,9 +189,25 @@ impl InputWriter {
     /// Sends some of the bytes; how many.
     ///
     /// # Errors
-    /// [`SessionError::Refused`] with `Ended` when the process takes no more, [`SessionError::Timeout`] when it takes none.
+    /// [`SessionError::Refused`] with `Ended` when the process takes no more, [`SessionError::NotTaken`] when it takes none.
     pub fn send(&mut self, bytes: &[u8]) -> Result<usize, SessionError> {
-        self.feed.send(bytes)
+        let sent = self.feed.send(bytes);
+        sent.map_err(|error| self.not_taken(error))
+    }
+
+    /// The same for a process that may take none for so long.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.feed.set_patience(patience);
+        self
+    }
+
+    /// An agent that says nothing waits for its process.
+    fn not_taken(&self, error: SessionError) -> SessionError {
+        match error {
+            SessionError::Timeout { waited } => SessionError::NotTaken { waited, taken_bytes: self.feed.taken_bytes() },
+            error => error,
+        }
     }
 
     /// Waits until the process has been given all of it.
@@ -194,7 +215,8 @@ impl InputWriter {
     /// # Errors
     /// As [`Self::send`].
     pub fn finish(mut self) -> Result<(), SessionError> {
-        match self.feed.finish()? {
+        let finished = self.feed.finish();
+        match finished.map_err(|error| self.not_taken(error))? {
             Reply::Done => Ok(()),
             reply => Err(SessionError::unexpected(&reply)),
         }

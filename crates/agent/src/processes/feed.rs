@@ -14,7 +14,9 @@ use crate::peer::{Peer, PeerError};
 /// What a person types to end the input of a terminal.
 const END_OF_TRANSMISSION: &[u8] = &[4];
 
-/// Passes on what the client sends until it says that these were all. What two clients send at once is not kept apart.
+/// Passes on what the client sends until it says that these were all. What two clients send at once is not kept apart. With
+/// `close` the input is over when the client is, also one that leaves before its end: as with any pipe, nobody waits for
+/// what never comes.
 pub(super) fn feed(peer: &mut Peer, process: &Process, close: bool) -> Result<(), Trouble> {
     let no_input = |why| ProcessError::NoInput { id: process.id, why };
     let fd = match process.input() {
@@ -23,27 +25,32 @@ pub(super) fn feed(peer: &mut Peer, process: &Process, close: bool) -> Result<()
         Input::Closed if process.has_ended() => return Err(ProcessError::Ended { id: process.id }.into()),
         Input::Closed => return Err(no_input("it was told that there is no more").into()),
     };
-    peer.reply(&Reply::Done)?;
-    loop {
-        let frame = peer.next_frame(None)?;
-        match frame.channel {
-            Channel::Stdin if frame.payload.is_empty() => break,
-            Channel::Stdin => {
-                pass_on(peer, process, &fd, &frame.payload)?;
-                peer.reply(&Reply::StdinCredit { bytes: frame.payload.len() as u64 })?;
-            }
-            found => return Err(PeerError::from(CodecError::Unexpected { found }).into()),
-        }
-    }
+    let mut passed = pass_on_all(peer, process, &fd);
     if close {
-        if process.is_terminal() {
-            pass_on(peer, process, &fd, END_OF_TRANSMISSION)?;
+        if passed.is_ok() && process.is_terminal() {
+            passed = pass_on(peer, process, &fd, END_OF_TRANSMISSION);
         }
         process.close_input();
     }
     // Before the answer: who closed a pipe expects its reader to see that.
     drop(fd);
+    passed?;
     Ok(peer.reply(&Reply::Done)?)
+}
+
+fn pass_on_all(peer: &mut Peer, process: &Process, fd: &OwnedFd) -> Result<(), Trouble> {
+    peer.reply(&Reply::Done)?;
+    loop {
+        let frame = peer.next_frame(None)?;
+        match frame.channel {
+            Channel::Stdin if frame.payload.is_empty() => return Ok(()),
+            Channel::Stdin => {
+                pass_on(peer, process, fd, &frame.payload)?;
+                peer.reply(&Reply::StdinCredit { bytes: frame.payload.len() as u64 })?;
+            }
+            found => return Err(PeerError::from(CodecError::Unexpected { found }).into()),
+        }
+    }
 }
 
 /// Writes all of it, however long the process takes, unless it ends or the client leaves.

@@ -130,6 +130,21 @@ fn input_is_waited_for_and_can_be_over() {
 }
 
 #[test]
+fn input_is_over_when_who_wanted_to_close_it_leaves() {
+    let agent = Agent::start();
+    let info = start(&agent, &with_pipes(request(&["cat"])));
+    let mut attached = agent.connect().attach(info.id).unwrap();
+    for (text, close) in [("left open,", false), ("closed", true)] {
+        let mut writer = agent.connect().feed(info.id, close).unwrap();
+        writer.write_all(text.as_bytes()).unwrap();
+        read_until(&mut attached, text);
+        drop(writer);
+    }
+    let (_, _, _, status) = read_all(&mut attached);
+    assert_eq!(status, ExitStatus::Code(0));
+}
+
+#[test]
 fn who_feeds_one_that_does_not_read_hears_of_its_end() {
     let agent = Agent::start();
     let info = start(&agent, &with_pipes(request(&["sleep", "1000"])));

@@ -4,10 +4,11 @@ use std::time::Instant;
 
 use api::{EvalRequest, EvalResult};
 use axum::extract::State;
+use axum::response::Response;
 use session::{EvalError, Evaluation};
 
 use super::Failures;
-use super::exec::{limit, milliseconds};
+use super::exec::{answer, limit, milliseconds};
 use crate::body::{ApiJson, Name};
 use crate::error::ApiError;
 use crate::state::App;
@@ -19,13 +20,13 @@ pub(super) async fn eval(
     State(app): State<App>,
     Name(id): Name,
     ApiJson(asked): ApiJson<EvalRequest>,
-) -> Result<ApiJson<EvalResult>, ApiError> {
+) -> Result<Response, ApiError> {
     let begun = Instant::now();
     let limit = limit(asked.timeout_secs)?;
     let request = session::EvalRequest { code: asked.code, timeout_ms: milliseconds(limit) };
     let evaluation = app.ask(&id, move |mut connection| connection.eval(&request)).await?;
     app.metrics.eval.record(begun.elapsed().as_secs_f64());
-    Ok(ApiJson(result(evaluation)))
+    answer(&result(evaluation), app.outputs.share())
 }
 
 fn result(evaluation: Evaluation) -> EvalResult {

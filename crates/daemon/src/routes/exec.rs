@@ -8,6 +8,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
 use session::Stdio;
 
 use super::{Failures, sse};
@@ -47,7 +48,13 @@ pub(super) async fn exec(
     }
     let (result, share) = collect(first, running, app.outputs.share()).await?;
     app.metrics.exec.record(begun.elapsed().as_secs_f64());
-    let text = serde_json::to_vec(&result).map_err(|error| ApiError::internal(error.to_string()))?;
+    answer(&result, share)
+}
+
+/// An answer that is counted for as long as it waits for its client: as JSON, which can be many times longer.
+pub(super) fn answer<T: Serialize>(result: &T, mut share: Share) -> Result<Response, ApiError> {
+    let text = serde_json::to_vec(result).map_err(|error| ApiError::internal(error.to_string()))?;
+    share.cover(text.len())?;
     Ok(([(header::CONTENT_TYPE, "application/json")], share.body(text)).into_response())
 }
 
@@ -175,6 +182,18 @@ mod tests {
         let (request, stdin) = asked(r#"{"args":["cat"],"stdin_base64":"AP8="}"#).unwrap();
         assert_eq!((request.stdio, stdin), (Stdio::Pipes, vec![0, 255]));
         assert_eq!((request.timeout_ms, asked(r#"{"args":["x"]}"#).unwrap().0.stdio), (Some(30_000), Stdio::Output));
+    }
+
+    #[test]
+    fn an_answer_counts_as_long_as_it_is_and_not_as_what_it_is_made_of() {
+        let result = ExecResult { stdout: "\0".repeat(100), ..ExecResult::default() };
+        let refused = answer(&result, crate::budget::Budget::new(500).share()).unwrap_err();
+        assert_eq!(refused.status.as_u16(), 503);
+        let budget = crate::budget::Budget::new(1000);
+        let held = answer(&result, budget.share()).unwrap();
+        budget.share().take(401).unwrap_err();
+        drop(held);
+        budget.share().take(1000).unwrap();
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub(super) async fn write(
     let Written { path: to, mode: bits, parents, user } = asked;
     let request = WriteFile { path: path(&to)?, mode: mode(bits.as_deref())?, parents, user };
     let open = move |connection: Connection| connection.write_file(&request);
-    let written = app.upload(&id, body, None, open).await.map_err(|error| error.meaning(ApiError::of_file))?;
+    let written = app.upload(&id, body, open).await.map_err(|error| error.meaning(ApiError::of_file))?;
     Ok(ApiJson(told(written)))
 }
 

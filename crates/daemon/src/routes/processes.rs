@@ -1,5 +1,7 @@
 //! Processes of a sandbox that live on without clients.
 
+use std::time::Duration;
+
 use api::{Code, ProcessInfo, ProcessStatus, SendSignal, StartProcess, TtySize};
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
@@ -7,14 +9,19 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use session::{SessionError, Stdio};
+use session::{Connection, ErrorCode, SessionError, Stdio};
 
 use super::exec::{input, limit, milliseconds};
 use super::{Failures, sse};
-use crate::body::{ApiJson, ApiQuery, MAX_BODY, Name};
+use crate::body::{ApiJson, ApiQuery, Name};
+use crate::budget::Share;
 use crate::error::ApiError;
+use crate::guests::{CallError, Talk};
 use crate::running::{Running, exit_code, signal_of};
 use crate::state::App;
+
+/// How long a process may take to read what it was started with.
+const INPUT_LIMIT: Duration = Duration::from_secs(600);
 
 /// A sandbox and a process, as a path names them.
 #[derive(Debug)]
@@ -45,22 +52,43 @@ pub(super) async fn start(
     ApiJson(asked): ApiJson<StartProcess>,
 ) -> Result<(StatusCode, ApiJson<ProcessInfo>), ApiError> {
     let (request, stdin) = command(asked)?;
-    let started = app.ask(&id, move |mut connection| connection.start_process(&request)).await;
+    let mut share = app.inputs.share();
+    share.take(stdin.as_ref().map_or(0, Vec::len))?;
+    let is_fed = stdin.is_some();
+    let mut talk = app.talk(&id, move |mut connection, say| {
+        let started = connection.start_process(&request)?;
+        let process = started.id;
+        say.say(started)?;
+        stdin.map_or(Ok(()), |stdin| Ok(feed(connection, process, &stdin)?))
+    })?;
+    let started = talk.next().await.unwrap_or(Err(CallError::Left));
     let started = started.map_err(|error| error.meaning(ApiError::of_program))?;
-    if let Some(stdin) = stdin {
-        feed_later(app, id, started.id, stdin);
+    if is_fed {
+        tokio::spawn(be_fed(talk, share, format!("process {} of {id}", started.id)));
     }
     Ok((StatusCode::CREATED, ApiJson(told(started))))
 }
 
-/// Gives a process all of its input, for which nobody needs to stay. One that reads none of it for a minute gets no more.
-fn feed_later(app: App, id: String, process: u64, stdin: Vec<u8>) {
-    tokio::spawn(async move {
-        let fed = app.upload(&id, stdin.into(), None, move |connection| connection.feed(process, true)).await;
-        if let Err(error) = fed {
-            log::debug!("process {process} of {id} did not take its input: {error:?}");
+/// Gives a process all of its input.
+fn feed(connection: Connection, process: u64, mut stdin: &[u8]) -> Result<(), SessionError> {
+    let mut input = connection.feed(process, true)?.with_patience(INPUT_LIMIT);
+    while !stdin.is_empty() {
+        let sent = input.send(stdin)?;
+        stdin = &stdin[sent..];
+    }
+    input.finish()
+}
+
+/// Waits until a process has been given its input, for which its client need not stay.
+async fn be_fed(mut talk: Talk<session::ProcessInfo>, _share: Share, who: String) {
+    match tokio::time::timeout(INPUT_LIMIT, talk.next()).await {
+        Ok(Some(Err(CallError::Guest(SessionError::Refused { code: ErrorCode::Ended, .. })))) => {
+            log::debug!("{who} ended before it had read its input");
         }
-    });
+        Ok(Some(Err(error))) => log::warn!("{who} was not given all of its input: {}", ApiError::from(error)),
+        Ok(_) => {}
+        Err(_) => log::warn!("{who} did not read its input within {} s, and gets no more", INPUT_LIMIT.as_secs()),
+    }
 }
 
 fn command(asked: StartProcess) -> Result<(session::ExecRequest, Option<Vec<u8>>), ApiError> {
@@ -141,8 +169,9 @@ pub(super) struct Feed {
     close: bool,
 }
 
-/// Input for a process: the body as it is, up to 16 MiB. `close` ends its input after that. Answered when the process has
-/// been given all of it.
+/// Input for a process: the body as it is, however long. `close` ends its input after that, also after a body that breaks
+/// off. Answered when the process has been given all of it; one that takes nothing for a minute is `process_not_reading`,
+/// and the answer says how much it has.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/processes/{pid}/stdin", tag = "processes",
     params(("id" = String, Path), ("pid" = String, Path), ("close" = Option<bool>, Query)),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
@@ -153,8 +182,8 @@ pub(super) async fn stdin(
     ApiQuery(asked): ApiQuery<Feed>,
     body: Body,
 ) -> Result<StatusCode, ApiError> {
-    let open = move |connection: session::Connection| connection.feed(named.process, asked.close);
-    app.upload(&named.sandbox, body, Some(MAX_BODY), open).await?;
+    let open = move |connection: Connection| connection.feed(named.process, asked.close);
+    app.upload(&named.sandbox, body, open).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -196,7 +225,7 @@ pub(super) async fn remove(State(app): State<App>, named: Named) -> Result<Statu
 async fn done(
     app: &App,
     id: &str,
-    work: impl FnOnce(session::Connection) -> Result<(), SessionError> + Send + 'static,
+    work: impl FnOnce(Connection) -> Result<(), SessionError> + Send + 'static,
 ) -> Result<StatusCode, ApiError> {
     app.ask(id, work).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -15,7 +15,7 @@ use crate::guests::CallError;
 use crate::running::{Heard, Running, exit_code, not_started, signal_of};
 
 /// How many events may wait for a client.
-const BACKLOG: usize = 4;
+const BACKLOG: usize = 1;
 
 /// What it does, as it does it. A command goes with the stream.
 pub(super) fn events(first: Option<Result<Heard, CallError>>, mut running: Running) -> impl IntoResponse {
