@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -76,7 +76,8 @@ fn a_daemon_starts_by_itself(host: &Host) -> Result<()> {
         command
     };
     // Several at once agree on one.
-    let lists = (0..4).map(|_| Ok(list().stdout(std::process::Stdio::piped()).spawn()?)).collect::<Result<Vec<_>>>()?;
+    let lists = (0..8).map(|_| Ok(list().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?));
+    let lists = lists.collect::<Result<Vec<_>>>()?;
     for one in lists {
         let output = one.wait_with_output()?;
         ensure!(output.status.success() && output.stdout == b"[]\n", "{output:?}");
