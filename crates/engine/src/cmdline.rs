@@ -26,17 +26,9 @@ const COMMON: &[&str] = &[
     "pci=off",
 ];
 
-/// Words for guests in the emulated host: its CPU does not speculate, and what keeps a CPU from that is slow to emulate.
-const EMULATED: &str = "mitigations=off";
-/// On the kernel command line of the emulated host.
-const MACHINE: &str = "forkd.role=machine";
-
 /// Puts the command line together.
 pub(crate) fn guest_cmdline(hostname: &str, network: Option<GuestNetwork>, append: Option<&str>) -> String {
     let mut words: Vec<String> = COMMON.iter().map(ToString::to_string).collect();
-    if std::fs::read_to_string("/proc/cmdline").is_ok_and(|host| host.split_whitespace().any(|word| word == MACHINE)) {
-        words.push(EMULATED.into());
-    }
     words.push(format!("forkd.hostname={hostname}"));
     if let Some(GuestNetwork { address, prefix, gateway }) = network {
         words.push(format!("forkd.net={address}/{prefix},{gateway}"));
