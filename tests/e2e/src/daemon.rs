@@ -159,11 +159,12 @@ fn files_and_processes_stand_still_and_go_on(host: &Host) -> Result<()> {
     let mut daemon = Daemon::start(host)?;
     let id = daemon.spawn(&tag, 1)?.remove(0);
     let path = format!("/v1/sandboxes/{id}");
-    let pong = daemon.expect(200, "POST", &format!("{path}/ping"), None)?;
-    ensure!(
-        pong["agent_lang"] == "python" && pong["numpy_version"].as_str().is_some_and(|it| it.contains('.')),
-        "{pong}"
-    );
+    // An emulated guest needs longer for it than the first ping waits.
+    wait_until("a guest that says which numpy it has", PATIENCE, || {
+        daemon.expect(200, "POST", &format!("{path}/ping"), None).is_ok_and(|pong| {
+            pong["agent_lang"] == "python" && pong["numpy_version"].as_str().is_some_and(|it| it.contains('.'))
+        })
+    })?;
     // A file in, as it is, and looked at.
     let text = json!({ "six": [6] });
     let written =

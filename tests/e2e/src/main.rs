@@ -33,7 +33,6 @@ mod world;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -84,8 +83,6 @@ const PREPARE: &str = "prepare";
 const TEST_LIMIT: Duration = Duration::from_secs(360);
 /// The variable that says otherwise, in seconds.
 const LIMIT: &str = "FORKD_E2E_LIMIT";
-/// At least so many VM tests at once: each waits for its VMs half of the time.
-const VM_TEST_THREADS: usize = 3;
 /// How many of the slowest tests are named at the end.
 const SLOWEST: usize = 8;
 /// How much of a failure's cause is repeated there; the whole of it was said when the test failed.
@@ -149,9 +146,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
 
 /// Runs what boots VMs right here.
 fn run_vm_tests(arguments: &Arguments, host: &Host) -> Vec<Failure> {
-    let threads =
-        arguments.test_threads.or_else(|| Some(VM_TEST_THREADS.max(thread::available_parallelism().ok()?.get())));
-    let mut failures = conclude(&Arguments { test_threads: threads, ..arguments.clone() }, host, VM_TESTS);
+    let mut failures = conclude(arguments, host, VM_TESTS);
     failures.extend(conclude(&Arguments { test_threads: Some(1), ..arguments.clone() }, host, LONE_TESTS));
     host.tear_down();
     failures
