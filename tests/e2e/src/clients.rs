@@ -5,6 +5,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -120,6 +121,9 @@ pub(crate) struct Venvs {
 
 /// Makes them unless they are there.
 pub(crate) fn venvs(dirs: &Dirs) -> Result<Venvs> {
+    static MAKING: Mutex<()> = Mutex::new(());
+    // Several tests want them, and begin together.
+    let _alone = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let (sdk, list) = (directory("../../sdk/python"), directory("../clients/requirements.txt"));
     let published = venv(dirs, "clients", &["-r", &text(&list)], &list)?;
     let own = venv(dirs, "sdk", &["-e", &format!("{}[test]", text(&sdk))], &sdk.join("pyproject.toml"))?;
