@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use api::Code;
 use serde::Serialize;
@@ -46,6 +46,8 @@ const BACKLOG: usize = 1024;
 const BATCH: usize = 256;
 /// How long what waits may take to be written when the daemon ends.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
+/// How often is looked whether there is room then.
+const ROOM_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the thread that writes is asked for.
 #[derive(Debug)]
@@ -88,9 +90,18 @@ impl Audit {
 
     /// Waits until all there is to write is written, and not for ever. Blocks.
     pub(crate) fn flush(&self) {
+        let until = Instant::now() + LAST_PATIENCE;
         let (say, done) = std::sync::mpsc::channel();
-        let asked = self.jobs.blocking_send(Job::Flush(say));
-        if asked.is_err() || done.recv_timeout(LAST_PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        let mut asked = self.jobs.try_send(Job::Flush(say));
+        while let Err(TrySendError::Full(job)) = asked {
+            if Instant::now() > until {
+                return log::error!("the last lines are missing in the audit log");
+            }
+            std::thread::sleep(ROOM_PAUSE);
+            asked = self.jobs.try_send(job);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if asked.is_err() || done.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
             log::error!("the last lines are missing in the audit log");
         }
     }

@@ -14,16 +14,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use session::Transport;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpStream, UnixStream};
 use types::Dirs;
 
 use crate::auth::Door;
 use crate::config::{Config, FileToken, ServeArgs};
-use crate::doors::{Doors, Host, Stream};
+use crate::doors::{Capacity, Host, ShutDoors, Stream};
 use crate::observe::Peer;
 use crate::serve::{ServeError, lock, runtime};
 use crate::tls::Tls;
 
+/// Who is let in: each takes one of the 1024 connections that the emulated host's agent serves, and others need some, too.
+const CAPACITY: Capacity = Capacity { all: 768, network: 640 };
 /// How much longer than what it gives its requests the daemon there may take to end.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -65,17 +68,18 @@ pub fn forward<I: Inside, E: From<ServeError>>(
     let _lock = lock(&config.dirs.run.join("daemon.lock"))?;
     let token = config.token_file.as_deref().map(FileToken::read).transpose().map_err(ServeError::from)?;
     let tls = config.tls.clone().map(|(cert, key)| Tls::load(cert, key)).transpose().map_err(ServeError::from)?;
+    let doors = ShutDoors::new(&config)?;
     let runtime = runtime()?;
     let inside = Arc::new(start(token.as_ref().map(FileToken::as_str))?);
-    let deadline = runtime.block_on(run(config, tls, inside));
+    let served = runtime.block_on(run(config, doors, tls, inside));
     runtime.shutdown_timeout(Duration::ZERO);
-    Ok(deadline?)
+    Ok(served?)
 }
 
-async fn run<I: Inside>(config: Config, tls: Option<Tls>, inside: Arc<I>) -> Result<(), ServeError> {
+async fn run<I: Inside>(config: Config, doors: ShutDoors, tls: Option<Tls>, inside: Arc<I>) -> Result<(), ServeError> {
+    let doors = doors.open(tls, CAPACITY)?;
     let waiter = Arc::clone(&inside);
     let mut ended = tokio::task::spawn_blocking(move || waiter.wait());
-    let doors = Doors::open(&config, tls).await?;
     let relay = Relay { inside: Arc::clone(&inside), config: Arc::new(config) };
     let mut why = None;
     let over = async {
@@ -136,17 +140,80 @@ impl<I: Inside> Host for Relay<I> {
     }
 }
 
-/// Both ways, until both sides have ended.
-async fn pass_on(mut outside: impl Stream, inside: Transport) -> io::Result<()> {
+async fn pass_on(outside: impl Stream, inside: Transport) -> io::Result<()> {
     match inside {
         Transport::Unix(stream) => {
             stream.set_nonblocking(true)?;
-            tokio::io::copy_bidirectional(&mut outside, &mut UnixStream::from_std(stream)?).await?;
+            relay(outside, UnixStream::from_std(stream)?).await
         }
         Transport::Tcp(stream) => {
             stream.set_nonblocking(true)?;
-            tokio::io::copy_bidirectional(&mut outside, &mut TcpStream::from_std(stream)?).await?;
+            relay(outside, TcpStream::from_std(stream)?).await
         }
     }
-    Ok(())
+}
+
+/// Both ways, until all that was said inside is passed on: who has ended there reads nothing more, and a client that never
+/// leaves holds no place.
+async fn relay(outside: impl Stream, inside: impl Stream) -> io::Result<()> {
+    let (mut from_outside, mut to_outside) = tokio::io::split(outside);
+    let (mut from_inside, mut to_inside) = tokio::io::split(inside);
+    let inwards = async {
+        let passed = tokio::io::copy(&mut from_outside, &mut to_inside).await;
+        // Who ends inside may have answered before, and that is worth more than what could not be sent.
+        if let Err(error) = passed.and(to_inside.shutdown().await) {
+            log::debug!("not all that a client said was heard: {error}");
+        }
+        std::future::pending().await
+    };
+    let outwards = async {
+        tokio::io::copy(&mut from_inside, &mut to_outside).await?;
+        to_outside.shutdown().await
+    };
+    tokio::select! {
+        never = inwards => never,
+        passed = outwards => passed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[tokio::test]
+    async fn who_has_ended_inside_is_not_held_by_a_client_that_stays() {
+        let (mut client, outside) = UnixStream::pair().unwrap();
+        let (inside, mut daemon) = UnixStream::pair().unwrap();
+        let relayed = tokio::spawn(relay(outside, inside));
+        client.write_all(b"question").await.unwrap();
+        let mut question = [0; 8];
+        daemon.read_exact(&mut question).await.unwrap();
+        daemon.write_all(b"answer").await.unwrap();
+        drop(daemon);
+        tokio::time::timeout(PATIENCE, relayed).await.unwrap().unwrap().unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert_eq!((&question, answer.as_str()), (b"question", "answer"));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_says_no_more_is_still_answered() {
+        let (mut client, outside) = UnixStream::pair().unwrap();
+        let (inside, mut daemon) = UnixStream::pair().unwrap();
+        let relayed = tokio::spawn(relay(outside, inside));
+        client.write_all(b"question").await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut question = String::new();
+        daemon.read_to_string(&mut question).await.unwrap();
+        daemon.write_all(b"answer").await.unwrap();
+        drop(daemon);
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert_eq!((question.as_str(), answer.as_str()), ("question", "answer"));
+        relayed.await.unwrap().unwrap();
+    }
 }

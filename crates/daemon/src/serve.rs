@@ -1,7 +1,7 @@
 //! From a configuration to a daemon that answers, until a signal ends it.
 //!
 //! ```text
-//! lock ─ registry ─ adopt what lives ─ reaper ─ listen ─ READY=1
+//! lock ─ bind ─ registry ─ adopt what lives ─ reaper ─ listen ─ READY=1
 //! SIGHUP              token, certificate and audit log are read or opened again
 //! SIGTERM, SIGINT     no new connection; requests under way end, or 30 s pass
 //! ```
@@ -28,7 +28,7 @@ use crate::adopt::adopt;
 use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::config::{Config, ConfigError, ServeArgs};
-use crate::doors::{Doors, Host, Stream};
+use crate::doors::{Capacity, Host, ShutDoors, Stream};
 use crate::guests::MAX_TALKS;
 use crate::observe::Peer;
 use crate::reaper::Reaper;
@@ -40,6 +40,8 @@ use crate::tls::{Tls, TlsError};
 
 /// How long a client may take to send a request's head, also the next one of a connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+/// Who is let in.
+const CAPACITY: Capacity = Capacity { all: 4096, network: 3840 };
 /// The most verbs at once, besides what guests may hold up.
 const MAX_VERBS: usize = 2048;
 
@@ -104,6 +106,7 @@ pub fn serve(args: &ServeArgs, dirs: Dirs) -> Result<(), ServeError> {
     let config = Config::new(args, dirs)?;
     let _locks = [lock(&config.dirs.run.join("daemon.lock"))?, lock(&beside(&config.state, ".lock"))?];
     engine::raise_descriptors().map_err(failed("raise the limit of open files in", "."))?;
+    let doors = ShutDoors::new(&config)?;
     let auth = Auth::default();
     config.token_file.as_deref().map(|path| auth.load(path)).transpose()?;
     let tls = config.tls.clone().map(|(cert, key)| Tls::load(cert, key)).transpose()?;
@@ -114,7 +117,7 @@ pub fn serve(args: &ServeArgs, dirs: Dirs) -> Result<(), ServeError> {
     log::info!("{} sandboxes run, {} are gone, {} were ended", found.adopted, found.gone, found.ended);
     let reaper = Reaper::start(app.clone()).map_err(failed("start a thread in", "."))?;
     let runtime = runtime()?;
-    let deadline = runtime.block_on(run(app.clone(), config, tls))?;
+    let deadline = runtime.block_on(run(app.clone(), config, doors, tls))?;
     drop(reaper);
     // Branches that are being written are not requests any more, and are given the same time.
     runtime.shutdown_timeout(deadline.saturating_duration_since(Instant::now()));
@@ -172,8 +175,8 @@ impl Host for Routes {
 }
 
 /// Serves until a signal; until when what is under way may take.
-async fn run(app: App, config: Config, tls: Option<Tls>) -> Result<Instant, ServeError> {
-    let doors = Doors::open(&config, tls).await?;
+async fn run(app: App, config: Config, doors: ShutDoors, tls: Option<Tls>) -> Result<Instant, ServeError> {
+    let doors = doors.open(tls, CAPACITY)?;
     let routes = Routes { router: router(app.clone()), app: app.clone(), token_file: config.token_file };
     let rooms = doors.stand_open(&routes, std::future::pending()).await;
     app.stopping.send_replace(true);

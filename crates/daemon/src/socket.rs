@@ -1,16 +1,17 @@
-//! The unix socket: made so that only its owner may open it, and removed only while it is ours.
+//! The unix socket: made so that only its owner may open it, and removed with us, and only while it is ours.
 
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use tokio::net::UnixListener;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::UnixSocket;
 
 use crate::serve::{ServeError, failed};
 
-/// A socket that is ours.
+/// A socket that is ours; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Ours {
     path: PathBuf,
@@ -24,9 +25,9 @@ fn identity(found: &fs::Metadata) -> Identity {
     (found.dev(), found.ino(), found.mtime(), found.mtime_nsec())
 }
 
-impl Ours {
+impl Drop for Ours {
     /// Removes it, unless somebody has put another in its place.
-    pub(crate) fn remove(&self) {
+    fn drop(&mut self) {
         let removed = match fs::symlink_metadata(&self.path) {
             Ok(found) if identity(&found) == self.is => fs::remove_file(&self.path),
             Ok(_) => Ok(()),
@@ -38,8 +39,9 @@ impl Ours {
     }
 }
 
-/// A socket that only its owner may open. One that nobody listens on any more makes room, and nothing else does.
-pub(crate) fn listen(path: &Path) -> Result<(UnixListener, Ours), ServeError> {
+/// A socket that only its owner may open, and nobody before it is listened on. One that nobody listens on any more makes
+/// room, and nothing else does.
+pub(crate) fn bind(path: &Path) -> Result<(UnixSocket, Ours), ServeError> {
     make_room(path)?;
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir).map_err(failed("make", dir))?;
@@ -47,11 +49,12 @@ pub(crate) fn listen(path: &Path) -> Result<(UnixListener, Ours), ServeError> {
     // Made elsewhere and moved, so that nobody can open it before it is only ours.
     let hidden = beside(path, ".new");
     make_room(&hidden)?;
-    let listener = UnixListener::bind(&hidden).map_err(failed("listen on", path))?;
+    let socket = UnixSocket::new_stream().map_err(failed("listen on", path))?;
+    socket.bind(&hidden).map_err(failed("listen on", path))?;
     fs::set_permissions(&hidden, Permissions::from_mode(0o600)).map_err(failed("protect", path))?;
     let made = fs::symlink_metadata(&hidden).map_err(failed("listen on", path))?;
     fs::rename(&hidden, path).map_err(failed("listen on", path))?;
-    Ok((listener, Ours { path: path.into(), is: identity(&made) }))
+    Ok((socket, Ours { path: path.into(), is: identity(&made) }))
 }
 
 /// Removes a socket that nobody listens on.
@@ -62,13 +65,19 @@ fn make_room(path: &Path) -> Result<(), ServeError> {
         Ok(found) if !found.file_type().is_socket() => return Err(ServeError::NotASocket { path: path.into() }),
         Ok(_) => {}
     }
-    match UnixStream::connect(path) {
-        Ok(_) => Err(ServeError::Running { path: path.into() }),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(failed("remove", path))
-        }
-        Err(error) => Err(failed("look at", path)(error)),
+    match knock(path) {
+        // One who has no time is there, too.
+        Ok(()) | Err(Errno::AGAIN) => Err(ServeError::Running { path: path.into() }),
+        Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed("remove", path)),
+        Err(error) => Err(failed("look at", path)(error.into())),
     }
+}
+
+/// Whether somebody listens. Never waits for one who does not answer.
+fn knock(path: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
 /// The same path with more at its end.
@@ -86,20 +95,27 @@ mod tests {
     async fn only_a_socket_that_nobody_listens_on_makes_room() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let (listener, ours) = listen(&path).unwrap();
+        let (socket, ours) = bind(&path).unwrap();
+        let listener = socket.listen(0).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(matches!(listen(&path), Err(ServeError::Running { .. })), "somebody listens");
+        // The second one finds the queue full.
+        for _ in 0..3 {
+            assert!(matches!(bind(&path), Err(ServeError::Running { .. })), "somebody listens");
+        }
         drop(listener);
-        let (_listener, new) = listen(&path).unwrap();
-        ours.remove();
+        let (socket, new) = bind(&path).unwrap();
+        drop(ours);
         assert!(path.exists(), "it is another's");
-        new.remove();
+        assert_eq!(knock(&path), Err(Errno::CONNREFUSED), "nobody listens yet");
+        let _listener = socket.listen(1).unwrap();
+        knock(&path).unwrap();
+        drop(new);
         assert!(!path.exists());
         fs::write(&path, "precious").unwrap();
-        assert!(matches!(listen(&path), Err(ServeError::NotASocket { .. })));
+        assert!(matches!(bind(&path), Err(ServeError::NotASocket { .. })));
         assert_eq!(fs::read(&path).unwrap(), b"precious");
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/nowhere", &path).unwrap();
-        assert!(matches!(listen(&path), Err(ServeError::NotASocket { .. })), "wherever it leads");
+        assert!(matches!(bind(&path), Err(ServeError::NotASocket { .. })), "wherever it leads");
     }
 }

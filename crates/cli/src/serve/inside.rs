@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -26,6 +26,8 @@ const PORT: u16 = 8889;
 /// How long it may take to listen: it looks at all sandboxes first.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(50);
+/// The longest line that is waited for.
+const MAX_LINE: usize = 64 << 10;
 const SIGHUP: i32 = 1;
 const SIGTERM: i32 = 15;
 
@@ -49,11 +51,14 @@ impl InsideDaemon {
             bring_token(&machine, token)?;
             words.push(format!("--token-file={}", token_file()));
         }
+        // What it writes down is written down here: its log is standard error, so nothing else comes that way.
+        words.push("--audit-log=/dev/stdout".to_owned());
         let audit_log = args.audit_log.clone().unwrap_or_else(|| dirs.data.join("audit.log"));
-        follow_audit(&machine, audit_log)?;
+        // Tried now, so that it is said now if it cannot be.
+        append(&audit_log, b"").with_context(|| format!("cannot write {}", audit_log.display()))?;
         let exec = machine.exec(&remote.request(words, Stdio::Output))?;
         let (control, (say, ended)) = (exec.control(), channel());
-        spawn("inside", move || pass_on(exec, &say))?;
+        spawn("inside", move || pass_on(exec, &audit_log, &say))?;
         let inside = Self { machine, control, ended: Mutex::new(ended) };
         inside.listens()?;
         Ok(inside)
@@ -124,11 +129,13 @@ fn bring_token(machine: &Machine, token: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows what it says, to its end, and says how it ended.
-fn pass_on(mut exec: Exec, say: &Sender<String>) {
+/// Writes down what it writes down and shows what it says, to its end, and says how it ended.
+fn pass_on(mut exec: Exec, audit_log: &Path, say: &Sender<String>) {
+    let mut lines = Lines::default();
     let why = loop {
         match exec.next_event() {
-            Ok(Event::Stdout(bytes) | Event::Stderr(bytes)) => {
+            Ok(Event::Stdout(bytes)) => write_down(audit_log, &lines.take(bytes)),
+            Ok(Event::Stderr(bytes)) => {
                 if let Err(error) = Raw(stderr()).write_all(&bytes) {
                     log::debug!("what the daemon inside says is lost: {error}");
                 }
@@ -137,31 +144,59 @@ fn pass_on(mut exec: Exec, say: &Sender<String>) {
             Err(error) => break chain(&remote::explain(error.into())),
         }
     };
+    write_down(audit_log, &lines.open);
     if say.send(why).is_err() {
         log::debug!("nobody waits for the daemon inside");
     }
 }
 
-/// What is written down inside from now on is written down here, too.
-fn follow_audit(machine: &Machine, to: PathBuf) -> anyhow::Result<()> {
-    // Tried now, so that it is said now if it cannot be.
-    append(&to, b"").with_context(|| format!("cannot write {}", to.display()))?;
-    let argv = ["tail", "-n", "0", "-F", &remote::inside("data/audit.log")].map(String::from).to_vec();
-    let mut tail = machine.exec(&ExecRequest { argv, stdio: Stdio::Output, ..ExecRequest::default() })?;
-    spawn("audit", move || {
-        while let Ok(event) = tail.next_event() {
-            let Event::Stdout(bytes) = event else { continue };
-            if let Err(error) = append(&to, &bytes) {
-                log::error!("the audit log cannot be written: {error}");
-            }
+/// Text that comes in pieces.
+#[derive(Debug, Default)]
+struct Lines {
+    /// The beginning of a line that is still to come.
+    open: Vec<u8>,
+}
+
+impl Lines {
+    /// The lines that are whole by now, so that whoever moves the file away tears none.
+    fn take(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        let mut all = std::mem::take(&mut self.open);
+        all.extend(bytes);
+        let end = all.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        if end > 0 || all.len() < MAX_LINE {
+            self.open = all.split_off(end);
         }
-    })
+        all
+    }
+}
+
+fn write_down(to: &Path, lines: &[u8]) {
+    if !lines.is_empty()
+        && let Err(error) = append(to, lines)
+    {
+        log::error!("{} bytes are missing in the audit log: {error}", lines.len());
+    }
 }
 
 /// Opened each time: whoever rotates logs moves the file away.
-fn append(to: &PathBuf, bytes: &[u8]) -> io::Result<()> {
+fn append(to: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(dir) = to.parent() {
         std::fs::create_dir_all(dir)?;
     }
     OpenOptions::new().create(true).append(true).mode(0o600).open(to)?.write_all(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_lines_are_written_down() {
+        let mut lines = Lines::default();
+        assert_eq!(lines.take(b"{\"a\":".to_vec()), b"");
+        assert_eq!(lines.take(b"1}\n{\"b\"".to_vec()), b"{\"a\":1}\n");
+        assert_eq!(lines.take(b":2}\n".to_vec()), b"{\"b\":2}\n");
+        assert!(lines.open.is_empty());
+        assert_eq!(lines.take(vec![b'x'; MAX_LINE]).len(), MAX_LINE, "what is no line is not kept");
+    }
 }
