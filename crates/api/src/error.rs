@@ -84,6 +84,8 @@ pub enum Code {
     IdempotencyMismatch,
     /// The request with this key is still under way.
     IdempotencyInProgress,
+    /// The daemon is about to end.
+    Stopping,
     /// The guest's agent does not answer.
     AgentUnreachable,
     /// The guest's agent says no.

@@ -123,6 +123,22 @@ pub struct EvalResult {
     pub stderr: String,
     /// 0, or 1 if there is an error.
     pub exit_code: i32,
+    /// What became of what earlier code left; absent when it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interpreter: Option<Loss>,
+    /// Something of the above was too long, and is not all there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
+}
+
+/// What became of an interpreter's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Loss {
+    /// It was gone before: this code ran in a new interpreter.
+    Restarted,
+    /// It ended with this code; the next will run in a new one.
+    Lost,
 }
 
 /// The guest's agent answers.

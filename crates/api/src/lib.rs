@@ -22,7 +22,7 @@ mod workspaces;
 pub use error::{Code, ErrorBody};
 pub use events::{Event, EventKind};
 pub use exec::{
-    Chunk, Encoding, EvalRequest, EvalResult, ExecRequest, ExecResult, Exit, Pong, Started, default_timeout_secs,
+    Chunk, Encoding, EvalRequest, EvalResult, ExecRequest, ExecResult, Exit, Loss, Pong, Started, default_timeout_secs,
 };
 pub use files::{FileInfo, FileKind, MakeDir, MoveFile};
 pub use health::{Health, Version};

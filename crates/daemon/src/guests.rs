@@ -16,6 +16,7 @@ use api::Code;
 use axum::http::StatusCode;
 use session::{Connection, HangUp, SessionError};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::SendError;
 
 use crate::error::ApiError;
 use crate::state::App;
@@ -151,26 +152,44 @@ impl Drop for Leash {
 
 /// What a thread tells a request.
 #[derive(Debug)]
-pub(crate) struct Say<T>(mpsc::Sender<Result<T, CallError>>);
+enum Told<T> {
+    Said(Result<T, CallError>),
+    /// There is no more: a thread that panicked has no end.
+    Over,
+}
+
+/// By which a thread tells it.
+#[derive(Debug)]
+pub(crate) struct Say<T>(mpsc::Sender<Told<T>>);
 
 impl<T> Say<T> {
     /// Waits until there is room for it.
     pub(crate) fn say(&self, what: T) -> Result<(), CallError> {
-        self.0.blocking_send(Ok(what)).map_err(|_| CallError::Left)
+        self.0.blocking_send(Told::Said(Ok(what))).map_err(|_| CallError::Left)
     }
 }
 
 /// A conversation, as a request follows it. Dropping it hangs up.
 #[derive(Debug)]
 pub(crate) struct Talk<T> {
-    heard: mpsc::Receiver<Result<T, CallError>>,
+    heard: mpsc::Receiver<Told<T>>,
+    over: bool,
     _leash: Leash,
 }
 
 impl<T> Talk<T> {
-    /// What is heard next; `None` when it is over.
+    /// What is heard next; `None` when it is over. Nothing is heard after an error.
     pub(crate) async fn next(&mut self) -> Option<Result<T, CallError>> {
-        self.heard.recv().await
+        if self.over {
+            return None;
+        }
+        let heard = match self.heard.recv().await {
+            Some(Told::Said(said)) => Some(said),
+            Some(Told::Over) => None,
+            None => Some(Err(CallError::Left)),
+        };
+        self.over = !matches!(heard, Some(Ok(_)));
+        heard
     }
 
     /// The only thing that is heard.
@@ -194,14 +213,13 @@ impl App {
         let (app, id) = (self.clone(), id.to_owned());
         tokio::task::spawn_blocking(move || {
             let done = app.call(&id, &line).and_then(|connection| work(connection, &say));
-            if let Err(error) = done
-                && say.0.blocking_send(Err(error)).is_err()
-            {
-                log::debug!("a talk with {id} was left");
+            let last = done.map_or_else(|error| Told::Said(Err(app.explained(&id, error))), |()| Told::Over);
+            if let Err(SendError(Told::Said(Err(error)))) = say.0.blocking_send(last) {
+                log::debug!("a talk with {id} was left: {error:?}");
             }
             drop(place);
         });
-        Ok(Talk { heard, _leash: leash })
+        Ok(Talk { heard, over: false, _leash: leash })
     }
 
     /// Has a short conversation with a sandbox's agent.
@@ -211,6 +229,16 @@ impl App {
         W: FnOnce(Connection) -> Result<T, SessionError> + Send + 'static,
     {
         self.talk(id, |connection, say| say.say(work(connection)?))?.only().await
+    }
+
+    /// Silence of a sandbox that somebody has paused meanwhile is no fault of its agent's.
+    pub(crate) fn explained(&self, id: &str, error: CallError) -> CallError {
+        use SessionError::{Lost, NotTaken, Timeout};
+        let is_silence = matches!(error, CallError::Guest(Timeout { .. } | Lost { .. } | NotTaken { .. }));
+        if is_silence && engine::open(id, &self.dirs).is_ok_and(|child| child.is_paused()) {
+            return SessionError::Paused { id: id.into() }.into();
+        }
+        error
     }
 
     fn call(&self, id: &str, line: &Mutex<Line>) -> Result<Connection, CallError> {
@@ -228,6 +256,23 @@ impl App {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_talk_that_breaks_off_is_not_over() {
+        for is_whole in [true, false] {
+            let (say, heard) = mpsc::channel(BACKLOG);
+            let mut talk = Talk { heard, over: false, _leash: Leash(Arc::new(Mutex::new(Line::Calling))) };
+            say.send(Told::Said(Ok(1))).await.unwrap();
+            if is_whole {
+                say.send(Told::Over).await.unwrap();
+            }
+            drop(say);
+            assert!(matches!(talk.next().await, Some(Ok(1))));
+            let last = talk.next().await;
+            assert_eq!(matches!(last, Some(Err(CallError::Left))), !is_whole, "{last:?}");
+            assert!(talk.next().await.is_none());
+        }
+    }
 
     #[test]
     fn one_sandbox_takes_not_all_the_room_and_all_take_no_more_than_there_is() {

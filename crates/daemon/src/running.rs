@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::time::Duration;
 
+use api::Code;
+use axum::http::StatusCode;
 use session::{AttachedEvent, Connection, Event, ExecRequest, ExitStatus, SessionError};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -37,6 +39,8 @@ pub(crate) enum Heard {
 /// A command that is killed when this is dropped before its end, or a process that is not.
 #[derive(Debug)]
 pub(crate) struct Running {
+    app: App,
+    id: String,
     talk: Talk<Heard>,
     until: Until,
     failed: bool,
@@ -62,13 +66,15 @@ impl Running {
     ) -> Result<Self, ApiError> {
         let talk = app.talk(id, move |connection, say| run(connection, &request, &stdin, say))?;
         let patience = limit + GRACE;
-        Ok(Self { talk, until: Until::Deadline { at: Instant::now() + patience, patience }, failed: false })
+        let until = Until::Deadline { at: Instant::now() + patience, patience };
+        Ok(Self { app: app.clone(), id: id.into(), talk, until, failed: false })
     }
 
     /// Follows a process from what is kept of its output to its end.
     pub(crate) fn follow(app: &App, id: &str, process: u64) -> Result<Self, ApiError> {
         let talk = app.talk(id, move |connection, say| attend(connection, process, say))?;
-        Ok(Self { talk, until: Until::Stopping(app.stopping.subscribe()), failed: false })
+        let until = Until::Stopping(app.stopping.subscribe());
+        Ok(Self { app: app.clone(), id: id.into(), talk, until, failed: false })
     }
 
     /// What is heard next; `None` when it is over. Nothing is heard after an error.
@@ -84,15 +90,27 @@ impl Running {
     async fn hear(&mut self) -> Option<Result<Heard, CallError>> {
         match &mut self.until {
             Until::Deadline { at, patience } => {
-                let heard = tokio::time::timeout_at(*at, self.talk.next()).await;
-                heard.unwrap_or(Some(Err(SessionError::Timeout { waited: *patience }.into())))
+                // A client that did not listen for long is no fault of the guest's.
+                let until = (*at).max(Instant::now() + GRACE);
+                if let Ok(heard) = tokio::time::timeout_at(until, self.talk.next()).await {
+                    return heard;
+                }
+                let silence = SessionError::Timeout { waited: *patience }.into();
+                let (app, id) = (self.app.clone(), self.id.clone());
+                let explained = tokio::task::spawn_blocking(move || app.explained(&id, silence)).await;
+                Some(Err(explained.unwrap_or(CallError::Left)))
             }
             Until::Stopping(stopping) => tokio::select! {
                 heard = self.talk.next() => heard,
-                _ = stopping.wait_for(|stopping| *stopping) => None,
+                _ = stopping.wait_for(|stopping| *stopping) => Some(Err(is_stopping().into())),
             },
         }
     }
+}
+
+fn is_stopping() -> ApiError {
+    let message = "the daemon is about to end; follow the process again when the next one runs";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Code::Stopping, message)
 }
 
 fn run(connection: Connection, request: &ExecRequest, stdin: &[u8], say: &Say<Heard>) -> Result<(), CallError> {

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use api::{EvalRequest, EvalResult};
+use api::{EvalRequest, EvalResult, Loss};
 use axum::extract::State;
 use axum::response::Response;
-use session::{EvalError, Evaluation};
+use session::{EvalError, Evaluation, InterpreterState};
 
 use super::Failures;
 use super::exec::{answer, limit, milliseconds};
@@ -43,12 +43,18 @@ fn result(evaluation: Evaluation) -> EvalResult {
         traceback,
         stdout: String::from_utf8_lossy(&evaluation.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&evaluation.stderr).into_owned(),
+        interpreter: match evaluation.interpreter {
+            InterpreterState::Alive => None,
+            InterpreterState::Restarted => Some(Loss::Restarted),
+            InterpreterState::Lost => Some(Loss::Lost),
+        },
+        truncated: evaluation.truncated,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use session::{Exception, InterpreterState};
+    use session::Exception;
 
     use super::*;
 
@@ -60,10 +66,11 @@ mod tests {
             error: Some(EvalError::Exception(exception)),
             stdout: b"seen".to_vec(),
             stderr: Vec::new(),
-            truncated: false,
-            interpreter: InterpreterState::Alive,
+            truncated: true,
+            interpreter: InterpreterState::Lost,
         });
         assert_eq!((told.error.as_deref(), told.exit_code), (Some("KeyError: 'x'"), 1));
+        assert_eq!((told.interpreter, told.truncated), (Some(Loss::Lost), true));
         assert_eq!((told.traceback.as_deref(), told.stdout.as_str()), (Some("Traceback"), "seen"));
     }
 }

@@ -78,9 +78,13 @@ async fn stream(mut talk: Talk<Bytes>) -> Result<Body, ApiError> {
 pub(super) struct Written {
     path: String,
     mode: Option<String>,
-    #[serde(default)]
+    #[serde(default = "yes")]
     parents: bool,
     user: Option<String>,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// Writes a file: the body as it is, however long. It is written beside its place and then moved there, so nobody ever
@@ -90,7 +94,7 @@ pub(super) struct Written {
         ("id" = String, Path),
         ("path" = String, Query, description = "Absolute"),
         ("mode" = Option<String>, Query, description = "Permissions as octal digits; else those it had, or 0644"),
-        ("parents" = Option<bool>, Query, description = "Make the directories that are missing"),
+        ("parents" = Option<bool>, Query, description = "Make the directories that are missing, which is what happens unless this is false"),
         ("user" = Option<String>, Query, description = "Who writes, and whose it then is; root when absent"),
     ),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),

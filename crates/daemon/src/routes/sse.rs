@@ -49,13 +49,15 @@ fn told(heard: Result<Heard, CallError>, stdout: &mut Text, stderr: &mut Text) -
             let exit = Exit { exit_code: exit_code(status), signal: signal_of(status), timed_out };
             with_rest(stdout, stderr, event("exit", &exit))
         }
-        Err(error) => {
-            let last = match not_started(&error) {
-                Some((exit_code, _)) => event("exit", &Exit { exit_code, signal: None, timed_out: false }),
-                None => event("error", &ApiError::from(error).body()),
-            };
-            with_rest(stdout, stderr, last)
-        }
+        Err(error) => match not_started(&error) {
+            // As a shell does it.
+            Some((exit_code, message)) => {
+                let why = Chunk { data: format!("{message}\n"), encoding: Encoding::Utf8 };
+                let exit = Exit { exit_code, signal: None, timed_out: false };
+                vec![event("stderr", &why), event("exit", &exit)]
+            }
+            None => with_rest(stdout, stderr, event("error", &ApiError::from(error).body())),
+        },
     }
 }
 

@@ -43,7 +43,7 @@ impl Place {
 #[test]
 fn a_file_is_written_read_looked_at_moved_and_removed() {
     let place = Place::new();
-    let (world, put) = (&place.world, format!("{}&mode=0640&parents=true", place.about("", "a/b c")));
+    let (world, put) = (&place.world, format!("{}&mode=0640", place.about("", "a/b c")));
     let bytes: Vec<u8> = (0..=255).cycle().take(3 << 20).collect();
     let written = world.send("PUT", &put, &bytes).expect(200).json();
     assert_eq!(fs::read(place.path("a/b c")).unwrap(), bytes);
@@ -107,7 +107,7 @@ fn what_cannot_be_done_is_told_apart() {
     assert_eq!(get(&place.files).code(400), "invalid_request");
     assert_eq!(get(&format!("{}&depth=0", place.about("/list", "dir"))).code(400), "invalid_request");
     let put = |path: &str| place.world.send("PUT", path, b"new");
-    assert_eq!(put(&place.about("", "no/dir")).code(404), "file_not_found");
+    assert_eq!(put(&format!("{}&parents=false", place.about("", "no/dir"))).code(404), "file_not_found");
     assert_eq!(put(&format!("{}&mode=99", place.about("", "x"))).code(400), "invalid_request");
     assert_eq!(put(&format!("{}&user=nobody-here", place.about("", "x"))).code(400), "agent_refused");
     let moved = json!({ "from": place.path("dir"), "to": place.path("file") });

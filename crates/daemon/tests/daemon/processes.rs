@@ -51,6 +51,17 @@ fn a_process_outlives_its_clients_and_is_followed_from_its_beginning() {
 }
 
 #[test]
+fn who_follows_is_told_when_the_daemon_ends() {
+    let (mut world, all) = place();
+    let (path, _) = start(&world, &all, json!({ "args": ["sleep", "1000"] }));
+    let mut output = world.stream("GET", &format!("{path}/output"), None);
+    output.until("event: started");
+    assert_eq!(world.stop_daemon(), Some(0));
+    let last = output.rest();
+    assert!(last.contains("event: error") && last.contains(r#""code":"stopping""#), "{last}");
+}
+
+#[test]
 fn a_process_is_signalled_resized_and_killed() {
     let (world, all) = place();
     let tty = json!({ "args": ["sh", "-c", "stty size; trap 'stty size' WINCH; while :; do sleep 0.02; done"],

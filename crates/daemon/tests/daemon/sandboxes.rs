@@ -45,6 +45,11 @@ fn a_sandbox_is_made_used_and_ended() {
     );
     let ran = world.post(&format!("/v1/sandboxes/{id}/exec"), json!({ "args": ["nosuch"] }), 200);
     assert_eq!(ran["exit_code"], 127);
+    let body = json!({ "args": ["nosuch"], "stream": true });
+    let mut streamed = world.stream("POST", &format!("/v1/sandboxes/{id}/exec"), Some(body));
+    streamed.until("event: stderr");
+    assert!(streamed.until("data:").contains("there is no program `nosuch`"));
+    assert!(streamed.until("exit_code").contains("127"));
     let fed = json!({ "args": ["cat"], "stdin": "in and out" });
     assert_eq!(world.post(&format!("/v1/sandboxes/{id}/exec"), fed, 200)["stdout"], "in and out");
     let told = world.post(&format!("/v1/sandboxes/{id}/eval"), json!({ "code": "6 * 7" }), 200);
