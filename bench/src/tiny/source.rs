@@ -14,7 +14,7 @@ use super::guest::RESTORED;
 use super::process::Process;
 use super::template::{Template, connect, listen};
 use super::wait::{Deadline, named_pipe};
-use super::writer::{Report, Reports};
+use super::writer::{MARK, Report, Reports};
 
 /// Until it has written all its pages once, and for everything else it is waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -68,10 +68,7 @@ impl Source {
                 other => bail!("the source did not start: {other:?}"),
             }
         }
-        Deadline::after(PATIENCE).wait("the source's first word", &[console.as_fd()])?;
-        let mut word = [0];
-        (&console).read_exact(&mut word)?;
-        ensure!(word == [RESTORED], "the source said {word:?} first");
+        hear_restored(&console)?;
         let control = connect(&dir.join("control.sock"))?;
         let process = process.context("the source has no process")?;
         let reports = Reports::default();
@@ -136,4 +133,19 @@ impl Source {
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.join("vmm.log")).unwrap_or_else(|error| format!("its log: {error}"))
     }
+}
+
+/// Waits for the word. Before it may come the rest of a report, if the branch it comes from was taken in the middle.
+fn hear_restored(console: &File) -> Result<()> {
+    let mut word = [MARK];
+    for _ in 0..=Report::LEN {
+        Deadline::after(PATIENCE).wait("the source's first word", &[console.as_fd()])?;
+        let mut console = console;
+        console.read_exact(&mut word)?;
+        if word[0] & MARK == 0 {
+            break;
+        }
+    }
+    ensure!(word == [RESTORED], "the source said {word:?} first");
+    Ok(())
 }

@@ -9,8 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 const SOURCE: &str = include_str!("../../writer.S");
 const LOADED_AT: &str = "-Wl,-Ttext=0x1000000,--build-id=none,-N,--no-warn-rwx-segments";
-/// A report's bytes, and those of each of its numbers.
-const LEN: usize = 3 * NUMBER;
+/// The bytes of each of a report's numbers.
 const NUMBER: usize = 9;
 /// What each of them has, beside seven bits of a number: so they are told from the guest's other words.
 pub(super) const MARK: u8 = 0x80;
@@ -48,7 +47,7 @@ impl Reports {
         let mut bytes = [0; 4096];
         let count = from.read(&mut bytes)?;
         self.bytes.extend_from_slice(&bytes[..count]);
-        let (whole, rest) = self.bytes.as_chunks::<LEN>();
+        let (whole, rest) = self.bytes.as_chunks::<{ Report::LEN }>();
         let reports = whole.iter().map(Report::of).collect();
         self.bytes = rest.to_vec();
         Ok(reports)
@@ -56,7 +55,10 @@ impl Reports {
 }
 
 impl Report {
-    fn of(bytes: &[u8; LEN]) -> Self {
+    /// Its bytes.
+    pub(super) const LEN: usize = 3 * NUMBER;
+
+    fn of(bytes: &[u8; Self::LEN]) -> Self {
         let number = |index: usize| {
             let bytes = bytes.iter().skip(index * NUMBER).take(NUMBER).rev();
             bytes.fold(0, |number, byte| number << 7 | u64::from(byte & !MARK))

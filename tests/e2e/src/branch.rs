@@ -1,8 +1,7 @@
 //! Branching: a sandbox that runs on, and templates and snapshots of what it was at one instant.
 //!
 //! ```text
-//! torture     the program in the guest that notices when an instant was torn
-//! torn        many branches of it while it runs
+//! torn        many branches of a guest that notices when an instant was torn
 //! source      what the branched sandbox notices
 //! chain       branches of branches, and what each of them stores
 //! packs       to another store and back to life, over a server
@@ -18,7 +17,6 @@ pub(crate) mod keeping;
 pub(crate) mod packs;
 pub(crate) mod source;
 pub(crate) mod torn;
-pub(crate) mod torture;
 
 use anyhow::Result;
 use engine::{Branch, BranchSpec, Child, Extent, Lifetime, Removal, branch, remove_snapshot};

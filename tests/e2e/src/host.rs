@@ -61,6 +61,8 @@ pub(crate) struct Host {
     pub(crate) artifacts: Artifacts,
     /// The user's binary.
     pub(crate) forkd: PathBuf,
+    /// What runs in a guest that is branched.
+    pub(crate) torture_guest: PathBuf,
     place: Place,
     shared: Arc<Mutex<Option<Arc<Vm>>>>,
     parents: Arc<Parents>,
@@ -71,8 +73,8 @@ impl Host {
     pub(crate) fn inside() -> Result<Option<Self>> {
         let Some(paths) = std::env::var_os(INSIDE) else { return Ok(None) };
         let paths: Vec<PathBuf> = std::env::split_paths(&paths).collect();
-        let [forkd, kernel, initramfs, debian, python, tiny] = &paths[..] else {
-            bail!("{INSIDE} names not six files")
+        let [forkd, torture_guest, kernel, initramfs, debian, python, tiny] = &paths[..] else {
+            bail!("{INSIDE} names not seven files")
         };
         let artifacts = Artifacts {
             kernel: kernel.clone(),
@@ -85,7 +87,8 @@ impl Host {
         let place = place(&dirs)?;
         ensure!(matches!(place, Place::Local), "the emulated host has no usable KVM: {place:?}");
         remove_leftovers(&dirs)?;
-        Ok(Some(Self { dirs, artifacts, forkd: forkd.clone(), place, shared: Arc::default(), parents: Arc::default() }))
+        let (forkd, torture_guest) = (forkd.clone(), torture_guest.clone());
+        Ok(Some(Self { dirs, artifacts, forkd, torture_guest, place, shared: Arc::default(), parents: Arc::default() }))
     }
 
     /// The host everything starts from.
@@ -94,7 +97,8 @@ impl Host {
         let forkd = Program::Forkd.find()?;
         let artifacts = Artifacts::build(&dirs)?;
         let place = place(&dirs)?;
-        Ok(Self { dirs, artifacts, forkd, place, shared: Arc::default(), parents: Arc::default() })
+        let torture_guest = std::env::current_exe()?.with_file_name("torture-guest");
+        Ok(Self { dirs, artifacts, forkd, torture_guest, place, shared: Arc::default(), parents: Arc::default() })
     }
 
     /// Builds all that takes long, so that somebody else can use the time.

@@ -46,7 +46,7 @@ fn run_once(host: &Host) -> Result<bool> {
     let artifacts = &host.artifacts;
     let tests = std::env::current_exe()?;
     let Artifacts { kernel, initramfs, debian, python, tiny } = artifacts;
-    let files = [&tests, &vmm, &host.forkd, kernel, initramfs, debian, python, tiny];
+    let files = [&tests, &vmm, &host.forkd, &host.torture_guest, kernel, initramfs, debian, python, tiny];
     let pushes: Vec<Push> = files.iter().map(|file| push(file)).collect();
     let pushed = machine.push(&pushes, &Silent).context("pushing into the emulated host")?;
     let text = |path: &PathBuf| path.to_string_lossy().into_owned();

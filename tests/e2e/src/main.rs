@@ -102,9 +102,6 @@ fn main() -> ExitCode {
             std::thread::park();
         }
     }
-    if std::env::args().nth(1).as_deref() == Some(branch::torture::WORD) {
-        return branch::torture::run();
-    }
     let done = match std::env::args().nth(1).as_deref() {
         Some(PREPARE) => Host::prepare().map(|()| true),
         _ => run(&Arguments::from_args()),

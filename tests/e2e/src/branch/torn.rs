@@ -1,10 +1,11 @@
 //! No branch is ever torn, whatever the guest does when it is taken.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use engine::{Child, stop_template};
 use types::Tag;
 
-use super::torture::{STATUS, WORD};
 use super::{Taken, log, one, take};
 use crate::Test;
 use crate::fork::{Children, Parent};
@@ -21,6 +22,8 @@ const COUNT: &str = "FORKD_E2E_BRANCHES";
 /// How many rounds a branch must live through: in the first it may have been in the middle, in the second it looks at
 /// everything that was there at the instant.
 const ROUNDS: u64 = 2;
+/// Where the program in the guest says how it goes.
+const STATUS: &str = "/run/torture";
 /// How often a guest looks whether the program goes on.
 const TRIES: usize = 2000;
 
@@ -29,7 +32,7 @@ fn none_is_torn(host: &Host) -> Result<()> {
     let parent = if host.is_emulated() { Parent::Warm } else { Parent::Wide };
     let source = Children::fork(host, parent, 1)?;
     let source = &source[0];
-    start(source)?;
+    start(source, &host.torture_guest)?;
     let mut taken = Taken::new(&host.dirs);
     let mut pauses = Vec::new();
     let count = std::env::var(COUNT).map_or(Ok(BRANCHES), |count| count.parse())?;
@@ -53,11 +56,11 @@ fn none_is_torn(host: &Host) -> Result<()> {
 }
 
 /// Brings the program in and waits until it has begun.
-fn start(child: &Child) -> Result<()> {
-    let program = std::fs::read(std::env::current_exe()?)?;
+fn start(child: &Child, program: &Path) -> Result<()> {
+    let program = std::fs::read(program)?;
     let brought = child.output(&shell("cat > /root/torture-guest && chmod +x /root/torture-guest"), &program)?;
     ensure!(brought.status.shell_code() == 0, "{brought:?}");
-    let run = format!("setsid /root/torture-guest {WORD} > /root/torture.log 2>&1 < /dev/null &");
+    let run = format!("setsid /root/torture-guest {STATUS} > /root/torture.log 2>&1 < /dev/null &");
     let started = child.output(&argv(&["sh", "-c", &run]), &[])?;
     ensure!(started.status.shell_code() == 0, "{started:?}");
     goes_on(child)

@@ -1,5 +1,5 @@
 //! The program that runs in a guest while the guest is branched, and that notices by itself whether what it wakes up in
-//! was ever one instant of it. This test program is its own guest program, told by its first argument.
+//! was ever one instant of it. Small, because it becomes part of every branch.
 //!
 //! ```text
 //! pages     4 threads, each with 64 pages that hold one number: before a page gets round r it must hold r - 1
@@ -9,7 +9,8 @@
 //! stamps    a thread that looks at the clock all the time: the longest time it did not run
 //! ```
 //!
-//! How it goes is in [`STATUS`], renewed many times a second: a line `rounds N stall_us N`, or `torn` and what is wrong.
+//! How it goes is in the file that its argument names, renewed many times a second: a line `rounds N stall_us N`, or
+//! `torn` and what is wrong.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -20,11 +21,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// The first argument.
-pub(crate) const WORD: &str = "torture-guest";
-/// Where the program says how it goes.
-pub(crate) const STATUS: &str = "/run/torture";
 
 const THREADS: usize = 4;
 const PAGES: usize = 64;
@@ -43,7 +39,8 @@ static LONGEST_STALL_US: AtomicU64 = AtomicU64::new(0);
 static TORN: Mutex<Option<String>> = Mutex::new(None);
 
 /// Runs until something is wrong, or somebody ends it.
-pub(crate) fn run() -> ExitCode {
+fn main() -> ExitCode {
+    let Some(status) = std::env::args().nth(1) else { return ExitCode::FAILURE };
     let started = fs::create_dir_all(DIR).and_then(|()| {
         for thread in 0..THREADS {
             thread::Builder::new().spawn(move || pages(thread))?;
@@ -66,17 +63,17 @@ pub(crate) fn run() -> ExitCode {
             || format!("rounds {} stall_us {}", rounds.unwrap_or(0), LONGEST_STALL_US.load(Ordering::SeqCst)),
             |why| format!("torn {why}"),
         );
-        if tell(&line).is_err() || torn.is_some() {
+        if tell(&status, &line).is_err() || torn.is_some() {
             return ExitCode::FAILURE;
         }
     }
 }
 
 /// Whoever reads sees a whole line.
-fn tell(line: &str) -> io::Result<()> {
-    let new = format!("{STATUS}.new");
+fn tell(status: &str, line: &str) -> io::Result<()> {
+    let new = format!("{status}.new");
     fs::write(&new, line)?;
-    fs::rename(new, STATUS)
+    fs::rename(new, status)
 }
 
 fn torn(why: String) {
