@@ -19,6 +19,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("layer", &["types", "proto", "store", "kvm-ioctls", "tokio"]),
     ("store", &["proto", "engine", "clap", "tokio"]),
     ("pack", &["proto", "engine", "clap", "tokio"]),
+    ("net", &["proto", "engine", "clap", "tokio"]),
     ("engine", &["vmm", "kvm-ioctls", "clap", "tokio", "machine", "api", "daemon"]),
     ("daemon", &["vmm", "virtio", "kvm-ioctls", "machine", "cli"]),
     ("machine", &["vmm", "kvm-ioctls", "clap", "tokio"]),

@@ -1,9 +1,36 @@
-//! The host's end of a guest's network: one tap per VM, made with system calls alone.
+//! The host's side of a guest's network, made with system calls and netlink alone: no program is run.
+//!
+//! [`Tap`] is all that a VM on the host's own network has. A [`Network`] is what a sandbox gets: a namespace of its own
+//! with a tap and an uplink ([`plan`]), closed but for what its policy opens ([`policy`]), counted and limited.
 //!
 //! A tap is never persistent. It disappears with the last descriptor of it, so a VMM that is killed with its client
-//! leaves no interface, address or route behind.
+//! leaves no interface, address or route behind, and a namespace without a tap is known to be nobody's.
 
+mod asked;
+pub mod dns;
+mod host;
+mod learned;
+mod limits;
+mod link;
+mod netlink;
+mod netns;
+mod network;
+mod nft;
+pub mod plan;
+pub mod policy;
+mod report;
+mod ruleset;
 mod sys;
 mod tap;
+#[cfg(test)]
+mod testing;
 
+pub use asked::NamesReport;
+pub use dns::{Names, Upstream};
+pub use limits::Limits;
+pub use netns::Directory;
+pub use network::{Network, NetworkError, Site};
+pub use plan::Number;
+pub use policy::{Egress, PolicyError};
+pub use report::{Attempt, Report, Traffic};
 pub use tap::{GUEST_MAC, MTU, Tap, TapError, VNET_HEADER_LEN};

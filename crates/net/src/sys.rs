@@ -1,4 +1,5 @@
-//! The `ioctl`s that make and configure an interface; the only unsafe code of this crate.
+//! The `ioctl`s that make and configure an interface; and a thread's way out of its network; the only
+//! unsafe code of this crate.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -84,6 +85,13 @@ fn control(fd: BorrowedFd<'_>, operation: libc::Ioctl, request: &mut ifreq) -> i
     // for the call; the kernel keeps no reference to it.
     let status = unsafe { libc::ioctl(fd.as_raw_fd(), operation, std::ptr::from_mut(request)) };
     checked(status)
+}
+
+/// Gives this thread a network namespace of its own, which nobody else is in.
+pub(crate) fn leave_network() -> io::Result<()> {
+    // SAFETY: NEWNET changes which network this thread sees; it leaves its descriptors shared with the other threads,
+    // which is what the function's contract is about.
+    Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }?)
 }
 
 fn checked(status: c_int) -> io::Result<()> {

@@ -23,6 +23,7 @@ pub const MTU: i32 = 1500;
 pub const GUEST_MAC: [u8; 6] = [0xAA, 0xFC, 0x00, 0x00, 0x00, 0x01];
 
 const DEVICE: &str = "/dev/net/tun";
+const OPEN: OFlags = OFlags::RDWR.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 const PREFIX: u8 = 24;
 const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
 
@@ -99,9 +100,16 @@ impl Tap {
     }
 }
 
+/// A tap of that name in the namespace of this thread, without an address; [`VNET_HEADER_LEN`] bytes before each packet.
+pub(crate) fn open(name: &str) -> io::Result<OwnedFd> {
+    let fd = rustix::fs::open(Path::new(DEVICE), OPEN, Mode::empty())?;
+    sys::attach_tap(&fd, name)?;
+    sys::set_vnet_header_len(&fd, VNET_HEADER_LEN)?;
+    Ok(fd)
+}
+
 fn open_driver() -> Result<OwnedFd, TapError> {
-    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::open(Path::new(DEVICE), flags, Mode::empty()).map_err(|error| match error {
+    rustix::fs::open(Path::new(DEVICE), OPEN, Mode::empty()).map_err(|error| match error {
         // The node can exist without the driver behind it.
         Errno::NOENT | Errno::NODEV | Errno::NXIO => TapError::NoDriver,
         other => refused("open /dev/net/tun", other.into()),

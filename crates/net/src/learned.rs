@@ -1,0 +1,180 @@
+//! Which addresses the names of an allow-list stand for at the moment, and until when.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use crate::nft::{Transaction, address_key};
+use crate::policy::{Egress, HostName};
+use crate::ruleset::{MAX_LEARNED, names_set};
+
+/// How many names of one sandbox are remembered at a time.
+const MAX_NAMES: usize = 512;
+/// How much longer an address is open than the answer is good: for the way of the answer, and for whole seconds.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What is known of the names of one policy.
+#[derive(Debug, Default)]
+pub(crate) struct Learned {
+    names: HashMap<HostName, Vec<(Ipv4Addr, Instant)>>,
+    /// What is open in each set of the policy.
+    open: HashMap<(usize, Ipv4Addr), Instant>,
+}
+
+/// There is no room for more names or addresses.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// An address that has to be open until then, in the set of that service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opening {
+    service: usize,
+    address: Ipv4Addr,
+    until: Instant,
+    /// It is open already, and not for long enough.
+    again: bool,
+}
+
+impl Learned {
+    /// What has to be opened because that name stands for these addresses.
+    pub(crate) fn learn(
+        &mut self,
+        egress: &Egress,
+        name: &HostName,
+        addresses: &[Ipv4Addr],
+        ttl: Duration,
+    ) -> Result<Vec<Opening>, Full> {
+        let now = Instant::now();
+        self.forget_the_old(now);
+        let until = now + ttl + GRACE;
+        if self.names.len() >= MAX_NAMES && !self.names.contains_key(name) {
+            return Err(Full);
+        }
+        let openings = self.openings(egress, name, &addresses.iter().map(|one| (*one, until)).collect::<Vec<_>>());
+        let fresh = openings.iter().filter(|opening| !opening.again).count();
+        if self.open.len() + fresh > MAX_LEARNED as usize {
+            return Err(Full);
+        }
+        self.names.entry(name.clone()).or_default().extend(addresses.iter().map(|address| (*address, until)));
+        Ok(openings)
+    }
+
+    fn openings(&self, egress: &Egress, name: &HostName, known: &[(Ipv4Addr, Instant)]) -> Vec<Opening> {
+        let all = egress.named_services();
+        let mut openings = Vec::new();
+        for service in egress.services_of(name).unwrap_or_default() {
+            let Some(service) = all.iter().position(|other| *other == service) else { continue };
+            for (address, until) in known {
+                let open = self.open.get(&(service, *address));
+                if open.is_none_or(|open| open < until) {
+                    openings.push(Opening { service, address: *address, until: *until, again: open.is_some() });
+                }
+            }
+        }
+        openings
+    }
+
+    /// That is open now.
+    pub(crate) fn opened(&mut self, opening: Opening) {
+        self.open.insert((opening.service, opening.address), opening.until);
+    }
+
+    /// Under another policy: what is known then, and what has to be open from its beginning because the names it allows
+    /// were asked for before.
+    pub(crate) fn under(&self, egress: &Egress) -> (Self, Vec<Opening>) {
+        let mut next = Self { names: self.names.clone(), open: HashMap::new() };
+        next.forget_the_old(Instant::now());
+        next.names.retain(|name, _| egress.services_of(name).is_some());
+        let mut openings: Vec<Opening> = Vec::new();
+        for (name, known) in &next.names {
+            for opening in next.openings(egress, name, known) {
+                let same = |other: &&mut Opening| (other.service, other.address) == (opening.service, opening.address);
+                match openings.iter_mut().find(same) {
+                    Some(other) => other.until = other.until.max(opening.until),
+                    None => openings.push(opening),
+                }
+            }
+        }
+        openings.truncate(MAX_LEARNED as usize);
+        openings.iter().for_each(|opening| next.opened(*opening));
+        (next, openings)
+    }
+
+    fn forget_the_old(&mut self, now: Instant) {
+        self.open.retain(|_, until| *until > now);
+        self.names.retain(|_, known| {
+            known.retain(|(_, until)| *until > now);
+            !known.is_empty()
+        });
+    }
+}
+
+impl Opening {
+    /// Adds it to a change; with `anew` its time begins again.
+    pub(crate) fn add_to(self, change: &mut Transaction, egress: &Egress, anew: bool) {
+        let (set, key) = (names_set(egress, self.service), address_key(self.address));
+        if anew {
+            change.remove(&set, &key);
+        }
+        change.add(&set, &key, Some(self.until.saturating_duration_since(Instant::now())));
+    }
+
+    pub(crate) const fn is_again(self) -> bool {
+        self.again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn name(text: &str) -> HostName {
+        HostName::new(text).unwrap()
+    }
+
+    #[test]
+    fn an_address_is_open_for_the_longest_of_its_names() {
+        let egress = "a.org:80,b.org:80,c.org:443".parse().unwrap();
+        let mut learned = Learned::default();
+        let mut learn = |text: &str, ttl| {
+            let openings = learned.learn(&egress, &name(text), &[ONE], ttl).unwrap();
+            openings.iter().for_each(|opening| learned.opened(*opening));
+            openings.iter().map(|opening| (opening.service, opening.again)).collect::<Vec<_>>()
+        };
+        assert_eq!(learn("a.org", MINUTE), [(0, false)]);
+        assert_eq!(learn("b.org", MINUTE / 2), [], "it is open for longer already");
+        assert_eq!(learn("b.org", MINUTE * 2), [(0, true)]);
+        assert_eq!(learn("c.org", MINUTE), [(1, false)], "another port is another matter");
+        assert_eq!(learn("d.org", MINUTE), []);
+    }
+
+    #[test]
+    fn what_a_new_policy_still_allows_stays_open() {
+        let (before, after) = ("a.org:80,b.org:80".parse().unwrap(), "*.org:81,x.net".parse().unwrap());
+        let mut learned = Learned::default();
+        for text in ["a.org", "b.org"] {
+            learned.learn(&before, &name(text), &[ONE], MINUTE).unwrap();
+        }
+        let (learned, moved) = learned.under(&after);
+        assert_eq!(moved.iter().map(|one| (one.service, one.address)).collect::<Vec<_>>(), [(0, ONE)]);
+        let (learned, moved) = learned.under(&"x.net".parse().unwrap());
+        assert_eq!(moved, []);
+        assert_eq!(learned.under(&after).1, [], "what was not allowed for a while is forgotten");
+    }
+
+    #[test]
+    fn there_is_an_end_to_names_and_addresses() {
+        let egress = "*.org".parse().unwrap();
+        let mut learned = Learned::default();
+        for number in 0..MAX_NAMES {
+            learned.learn(&egress, &name(&format!("n{number}.org")), &[ONE], MINUTE).unwrap();
+        }
+        assert_eq!(learned.learn(&egress, &name("more.org"), &[ONE], MINUTE), Err(Full));
+        learned.learn(&egress, &name("n1.org"), &[ONE], MINUTE).unwrap();
+        let many: Vec<_> = (0..=MAX_LEARNED).map(|number| Ipv4Addr::from_bits(0x0100_0000 + number)).collect();
+        assert_eq!(learned.learn(&egress, &name("n1.org"), &many, MINUTE), Err(Full));
+    }
+}
