@@ -8,6 +8,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -95,6 +96,16 @@ impl Directory {
     /// The namespace that has that name.
     pub(crate) fn open(&self, number: Number) -> io::Result<Namespace> {
         Ok(Namespace { fd: File::open(self.name(number))? })
+    }
+
+    /// Whether the name still is that of this namespace: it may have been swept, and given to another.
+    pub(crate) fn has(&self, number: Number, namespace: &Namespace) -> io::Result<bool> {
+        let named = match fs::metadata(self.name(number)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            named => named?,
+        };
+        let own = namespace.fd.metadata()?;
+        Ok((named.dev(), named.ino()) == (own.dev(), own.ino()))
     }
 
     /// Takes the name away; the namespace goes when nobody uses it any more.

@@ -45,6 +45,9 @@ pub enum NetworkError {
     /// More names than are remembered.
     #[error("the sandbox knows too many names and addresses at a time")]
     TooManyNames,
+    /// Nobody used it, and somebody removed it.
+    #[error("the network is gone: nobody used it, and it was swept")]
+    Removed,
     /// All numbers are taken.
     #[error("all 65536 networks are in use")]
     AllInUse,
@@ -138,6 +141,8 @@ pub struct Network {
     namespace: Namespace,
     site: Site,
     nft: Mutex<Nft>,
+    /// Sees whether the tap is there.
+    links: Links,
     /// Where the guest's questions for names arrive.
     pub(crate) questions: UdpSocket,
     rules: Mutex<Rules>,
@@ -155,6 +160,7 @@ struct Rules {
 /// What is opened inside of a namespace.
 struct Inside {
     nft: Nft,
+    links: Links,
     questions: UdpSocket,
 }
 
@@ -206,8 +212,11 @@ impl Network {
     }
 
     fn manage(site: &Site, number: Number, namespace: Namespace) -> Result<Self, NetworkError> {
-        let open = || Ok(Inside { nft: Nft::open()?, questions: UdpSocket::bind((GATEWAY, DNS_PORT))? });
-        let Inside { nft, questions } =
+        let open = || {
+            let questions = UdpSocket::bind((GATEWAY, DNS_PORT))?;
+            Ok(Inside { nft: Nft::open()?, links: Links::open()?, questions })
+        };
+        let Inside { nft, links, questions } =
             namespace.inside(open).map_err(refused("open the packet filter and the name server of a namespace"))?;
         questions.set_nonblocking(true).map_err(refused("set up the name server of a namespace"))?;
         let site = site.clone();
@@ -216,6 +225,7 @@ impl Network {
             namespace,
             site,
             nft: Mutex::new(nft),
+            links,
             questions,
             rules: Mutex::default(),
             asked: Asked::default(),
@@ -228,6 +238,9 @@ impl Network {
     /// When its tap is still in use, or somebody removed it.
     pub fn renew(&self) -> Result<OwnedFd, NetworkError> {
         let _lock = self.site.directory.making().map_err(refused("lock the namespaces"))?;
+        if !self.site.directory.has(self.number, &self.namespace).map_err(refused("look at a namespace"))? {
+            return Err(NetworkError::Removed);
+        }
         let tap = self.namespace.inside(make_tap).map_err(refused("make a tap"))?;
         self.reset_rules()?;
         if locked(&self.rules).limits != Limits::default() {
@@ -347,12 +360,23 @@ impl Network {
         self.number
     }
 
+    /// Whether its tap is there: whether a VM, or whoever will give it to one, has it.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn is_used(&self) -> io::Result<bool> {
+        self.links.has(TAP)
+    }
+
     /// Removes it, whether or not it is used.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn remove(self) -> Result<(), NetworkError> {
+    pub fn remove(&self) -> Result<(), NetworkError> {
         let _lock = self.site.directory.sweeping().map_err(refused("lock the namespaces"))?;
+        if !self.site.directory.has(self.number, &self.namespace).map_err(refused("look at a namespace"))? {
+            return Ok(());
+        }
         self.site.remove(self.number).map_err(refused("remove a namespace"))
     }
 

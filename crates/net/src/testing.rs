@@ -6,6 +6,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -127,16 +128,41 @@ pub(crate) fn elsewhere() -> Namespace {
     thread::scope(|scope| scope.spawn(make).join().unwrap())
 }
 
-/// Somebody on a network: the kernel's own stack, with the guest's addresses.
+/// Somebody on a network, and the network.
 pub(crate) struct Guest {
     pub(crate) network: Arc<Network>,
+    station: Station,
+}
+
+impl Guest {
+    pub(crate) fn on(network: Arc<Network>, tap: OwnedFd) -> Self {
+        Self { network, station: Station::on(tap) }
+    }
+
+    /// The VM is gone; its network stays.
+    pub(crate) fn leave(self) -> Arc<Network> {
+        self.station.leave();
+        self.network
+    }
+}
+
+impl Deref for Guest {
+    type Target = Station;
+
+    fn deref(&self) -> &Station {
+        &self.station
+    }
+}
+
+/// Somebody at a tap: the kernel's own stack, with the guest's addresses.
+pub(crate) struct Station {
     pub(crate) place: Namespace,
     pump: JoinHandle<()>,
     stop: Arc<AtomicBool>,
 }
 
-impl Guest {
-    pub(crate) fn on(network: Arc<Network>, tap: OwnedFd) -> Self {
+impl Station {
+    pub(crate) fn on(tap: OwnedFd) -> Self {
         let place = elsewhere();
         let inner = place
             .inside(|| {
@@ -153,7 +179,7 @@ impl Guest {
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
         let pump = thread::spawn(move || pump(&tap, &inner, &stopping));
-        Self { network, place, pump, stop }
+        Self { place, pump, stop }
     }
 
     /// Connects and reads the greeting.
@@ -182,11 +208,9 @@ impl Guest {
         self.place.inside(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap()
     }
 
-    /// The VM is gone; its network stays.
-    pub(crate) fn leave(self) -> Arc<Network> {
+    pub(crate) fn leave(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.pump.join().unwrap();
-        self.network
     }
 }
 

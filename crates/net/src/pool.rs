@@ -1,0 +1,288 @@
+//! Networks that are ready before anybody needs them, and that come back by themselves.
+//!
+//! ```text
+//! keeper: makes ──> ready ──take──> in use, as long as the tap is open ──> keeper: renews, or removes what is too many
+//! ```
+//!
+//! Nobody gives a network back: its VM ends, its tap is gone, and the keeper sees it. So there is nothing to forget when
+//! a VM is killed, when making one fails halfway, or when the owner of the pool is killed: what it had ready is nobody's
+//! then, and the next one that starts sweeps it; what VMs use goes on, and is adopted.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::dns::{Names, Upstream};
+use crate::limits::Limits;
+use crate::network::{Network, NetworkError, Site, refused};
+use crate::plan::Number;
+use crate::policy::Egress;
+
+/// The most networks that are kept ready.
+pub const MAX_READY: usize = 1024;
+/// How often it is looked whose tap is gone.
+const ROUND: Duration = Duration::from_millis(500);
+
+/// A network for a VM: it is in use as long as the tap is open.
+#[derive(Debug)]
+pub struct Lease {
+    /// The network; closed, until a policy opens it.
+    pub network: Arc<Network>,
+    /// Its tap, for the VMM.
+    pub tap: OwnedFd,
+}
+
+/// Networks that are ready.
+#[derive(Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    site: Site,
+    names: Names,
+    target: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ready: Vec<Lease>,
+    used: HashMap<Number, Arc<Network>>,
+    /// Where to look for a free number first.
+    next: u16,
+    over: bool,
+}
+
+impl Pool {
+    /// Removes what is nobody's and begins to make networks, until so many are ready.
+    ///
+    /// # Errors
+    /// When what is there cannot be looked at, or there are no threads.
+    pub fn start(site: Site, upstream: Upstream, target: usize) -> Result<Self, NetworkError> {
+        site.sweep()?;
+        let names = Names::start(site.clone(), upstream).map_err(refused("start the name server"))?;
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { site, names, target: target.min(MAX_READY), state, changed });
+        let keeper = Arc::clone(&shared);
+        let keeper = std::thread::Builder::new().name("networks".into()).spawn(move || keeper.keep());
+        Ok(Self { shared, keeper: Some(keeper.map_err(refused("start the keeper of networks"))?) })
+    }
+
+    /// So many networks, each for one VM. Those that are not ready are made now.
+    ///
+    /// # Errors
+    /// When one cannot be made; then those that could are ready for others.
+    pub fn take(&self, count: usize) -> Result<Vec<Lease>, NetworkError> {
+        let mut state = self.shared.state();
+        let rest = state.ready.len() - count.min(state.ready.len());
+        let mut taken = state.ready.split_off(rest);
+        drop(state);
+        self.shared.changed.notify_all();
+        while taken.len() < count {
+            match self.shared.make() {
+                Ok(lease) => taken.push(lease),
+                Err(error) => {
+                    self.shared.state().ready.append(&mut taken);
+                    return Err(error);
+                }
+            }
+        }
+        let mut state = self.shared.state();
+        for lease in &taken {
+            state.used.insert(lease.network.number(), Arc::clone(&lease.network));
+            self.shared.names.serve(Arc::clone(&lease.network));
+        }
+        Ok(taken)
+    }
+
+    /// Looks after a network that a VM got from an earlier pool; `egress` and `limits` are what it has.
+    ///
+    /// # Errors
+    /// When there is no such network.
+    pub fn adopt(&self, number: Number, egress: Egress, limits: Limits) -> Result<Arc<Network>, NetworkError> {
+        let network = Arc::new(Network::adopt(&self.shared.site, number, egress, limits)?);
+        self.shared.names.serve(Arc::clone(&network));
+        self.shared.state().used.insert(number, Arc::clone(&network));
+        Ok(network)
+    }
+
+    /// A network that is in use.
+    #[must_use]
+    pub fn get(&self, number: Number) -> Option<Arc<Network>> {
+        self.shared.state().used.get(&number).map(Arc::clone)
+    }
+
+    /// How many are ready, and how many in use.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        let state = self.shared.state();
+        (state.ready.len(), state.used.len())
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.state().over = true;
+        self.shared.changed.notify_all();
+        if self.keeper.take().is_some_and(|keeper| keeper.join().is_err()) {
+            log::error!("the keeper of networks panicked");
+        }
+        for Lease { network, tap } in std::mem::take(&mut self.shared.state().ready) {
+            drop(tap);
+            if let Err(error) = network.remove() {
+                log::warn!("{} is left: {error}", network.number().namespace());
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Every change is complete when the lock is given back.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self) {
+        while !self.state().over {
+            self.reclaim();
+            let refilled = self.refill();
+            if let Err(error) = &refilled {
+                log::warn!("no network can be kept ready: {error}");
+            }
+            let state = self.state();
+            // What cannot be made is not tried at once again.
+            let idle = |state: &mut State| !state.over && (refilled.is_err() || state.ready.len() >= self.target);
+            drop(self.changed.wait_timeout_while(state, ROUND, idle));
+        }
+    }
+
+    /// Looks after what VMs have left.
+    fn reclaim(&self) {
+        let used: Vec<_> = self.state().used.values().map(Arc::clone).collect();
+        for network in used {
+            match network.is_used() {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(error) => log::warn!("{}: {error}", network.number().namespace()),
+            }
+            self.names.forget(network.number());
+            self.state().used.remove(&network.number());
+            let wanted = self.state().ready.len() < self.target;
+            let done = if wanted {
+                network.renew().map(|tap| self.state().ready.push(Lease { network: Arc::clone(&network), tap }))
+            } else {
+                network.remove()
+            };
+            if let Err(error) = done {
+                log::warn!("{} is given up: {error}", network.number().namespace());
+            }
+        }
+    }
+
+    fn refill(&self) -> Result<(), NetworkError> {
+        loop {
+            let state = self.state();
+            if state.over || state.ready.len() >= self.target {
+                return Ok(());
+            }
+            drop(state);
+            let lease = self.make()?;
+            self.state().ready.push(lease);
+        }
+    }
+
+    fn make(&self) -> Result<Lease, NetworkError> {
+        let from = self.state().next;
+        let (network, tap) = Network::make(&self.site, Number::new(from))?;
+        self.state().next = network.number().get().wrapping_add(1);
+        Ok(Lease { network: Arc::new(network), tap })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::testing::{Guest, ONE, OTHER, Station, World, on_a_host};
+
+    fn start(world: &World, target: usize) -> Pool {
+        Pool::start(world.site.clone(), Upstream::Servers(vec![]), target).unwrap()
+    }
+
+    fn await_counts(pool: &Pool, counts: (usize, usize)) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while pool.counts() != counts {
+            assert!(Instant::now() < until, "{:?} and not {counts:?}", pool.counts());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_network_comes_back_when_its_vm_is_gone() {
+        on_a_host(|world| {
+            world.serve(ONE, 80);
+            let pool = start(world, 3);
+            await_counts(&pool, (3, 0));
+            let lease = pool.take(1).unwrap().remove(0);
+            let guest = Guest::on(lease.network, lease.tap);
+            guest.network.set_egress(&"198.51.100.7".parse().unwrap()).unwrap();
+            assert!(guest.reaches(ONE, 80));
+            await_counts(&pool, (3, 1));
+            let more = pool.take(5).unwrap();
+            assert_eq!(more.len(), 5, "what is not ready is made");
+            let mut numbers: Vec<_> = more.iter().map(|lease| lease.network.number()).collect();
+            numbers.push(guest.network.number());
+            numbers.sort_unstable();
+            numbers.dedup();
+            assert_eq!(numbers.len(), 6);
+            assert!(pool.get(numbers[0]).is_some());
+            await_counts(&pool, (3, 6));
+            guest.leave();
+            drop(more);
+            await_counts(&pool, (3, 0));
+            let again = pool.take(3).unwrap();
+            assert!(again.iter().all(|lease| lease.network.egress() == Egress::None));
+            drop((again, pool));
+        });
+    }
+
+    #[test]
+    fn who_is_killed_leaves_what_is_used_and_nothing_else() {
+        on_a_host(|world| {
+            [ONE, OTHER].into_iter().for_each(|address| world.serve(address, 80));
+            let pool = start(world, 2);
+            let lease = pool.take(1).unwrap().remove(0);
+            let (number, egress) = (lease.network.number(), "198.51.100.7".parse::<Egress>().unwrap());
+            lease.network.set_egress(&egress).unwrap();
+            let guest = Station::on(lease.tap);
+            await_counts(&pool, (2, 1));
+            // As when its process is killed: all its descriptors are closed, and nothing is tidied up.
+            pool.shared.state().over = true;
+            pool.shared.changed.notify_all();
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while pool.keeper.as_ref().is_some_and(|keeper| !keeper.is_finished()) {
+                assert!(Instant::now() < deadline);
+                std::thread::yield_now();
+            }
+            pool.shared.state().ready.clear();
+            drop((lease.network, pool));
+            assert_eq!(world.site.directory.list().unwrap().len(), 3);
+            let next = start(world, 1);
+            assert!(guest.reaches(ONE, 80), "the VM noticed nothing");
+            let adopted = next.adopt(number, egress, Limits::default()).unwrap();
+            adopted.set_egress(&"198.51.100.8".parse().unwrap()).unwrap();
+            assert!(!guest.reaches(ONE, 80) && guest.reaches(OTHER, 80));
+            await_counts(&next, (1, 1));
+            guest.leave();
+            await_counts(&next, (1, 0));
+            drop((adopted, next));
+        });
+    }
+}
