@@ -15,6 +15,8 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("virtio", &["kvm-ioctls", "tokio", "proto"]),
     ("vmm", &["tokio", "engine", "image", "session"]),
     ("agent", &["tokio", "kvm-ioctls", "engine", "clap"]),
+    ("ext4", &["types", "rustix", "libc", "tokio"]),
+    ("oci", &["image", "proto", "engine", "clap", "tokio"]),
     ("image", &["proto", "virtio", "engine", "clap"]),
     ("layer", &["types", "proto", "store", "kvm-ioctls", "tokio"]),
     ("store", &["proto", "engine", "clap", "tokio"]),

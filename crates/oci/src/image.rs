@@ -1,0 +1,286 @@
+//! An image that was found: how it is run, and its layers.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::blob::Blob;
+use crate::digest::{Digest, DigestError};
+use crate::directory::{DirectoryError, Files};
+use crate::layout::Layout;
+use crate::manifest::{ConfigFile, Descriptor, Document, MAX_DOCUMENT, MAX_LAYERS, Platform, RunFile};
+use crate::source::Source;
+use crate::tar::TarError;
+
+/// An index that leads to an index that leads to an index is none.
+const MAX_INDEXES: usize = 3;
+/// Changes whenever the same image would give different bytes.
+const BUILDER: &[u8] = b"forkd image writer 1";
+
+/// Why there is no image.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// A file could not be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// An archive of an image is no archive.
+    #[error("{} is not an archive; one that is compressed has to be uncompressed first", path.display())]
+    Archive {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: TarError,
+    },
+    /// A directory could not be read.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// A document that is none.
+    #[error("{what} is not what it should be: {reason}")]
+    Malformed {
+        /// Which.
+        what: String,
+        /// Why.
+        reason: String,
+    },
+    /// No image has the name.
+    #[error("there is no image called `{name}` in {}", at.display())]
+    NoSuchImage {
+        /// The name.
+        name: String,
+        /// Where.
+        at: PathBuf,
+    },
+    /// Several images, and no name.
+    #[error("there are several images, or none, in {}; append a colon and the name of one", at.display())]
+    Ambiguous {
+        /// Where.
+        at: PathBuf,
+    },
+    /// None for our guests.
+    #[error("the image is not for {wanted}; it is for: {found}")]
+    Platform {
+        /// What was wanted.
+        wanted: Platform,
+        /// What there is.
+        found: String,
+    },
+    /// More layers than we take, or others than the configuration names.
+    #[error("the image has {layers} layers and names {named} (at most {MAX_LAYERS})")]
+    Layers {
+        /// How many there are.
+        layers: usize,
+        /// How many the configuration names.
+        named: usize,
+    },
+    /// A blob is longer or shorter than it should be.
+    #[error("blob {digest} should have {expected} bytes and has {found}")]
+    Size {
+        /// Which.
+        digest: Digest,
+        /// What was said.
+        expected: u64,
+        /// What is there.
+        found: u64,
+    },
+    /// A blob has other contents than its name says.
+    #[error("blob {expected} is damaged: its contents are {found}")]
+    Digest {
+        /// Its name.
+        expected: Digest,
+        /// What is there.
+        found: Digest,
+    },
+    /// A digest that is none.
+    #[error(transparent)]
+    DigestText(#[from] DigestError),
+    /// A registry did not give it to us.
+    #[error(transparent)]
+    Remote(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl ImageError {
+    pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Read { path, source }
+    }
+}
+
+/// How an image's programs are to be run. What is empty says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunConfig {
+    /// `NAME=value`.
+    pub env: Vec<String>,
+    /// The program.
+    pub entrypoint: Vec<String>,
+    /// Its arguments, or the program where there is no entrypoint.
+    pub cmd: Vec<String>,
+    /// Where.
+    pub working_dir: String,
+    /// As whom.
+    pub user: String,
+}
+
+impl From<RunFile> for RunConfig {
+    fn from(file: RunFile) -> Self {
+        Self {
+            env: file.env.unwrap_or_default(),
+            entrypoint: file.entrypoint.unwrap_or_default(),
+            cmd: file.cmd.unwrap_or_default(),
+            working_dir: file.working_dir.unwrap_or_default(),
+            user: file.user.unwrap_or_default(),
+        }
+    }
+}
+
+/// A layer, and what it is once it is uncompressed.
+#[derive(Clone, Debug)]
+pub(crate) struct Layer {
+    pub(crate) blob: Blob,
+    pub(crate) diff_id: Option<Digest>,
+}
+
+/// Where the blobs of an image come from. What is handed out has the length and the digest that it should have.
+pub(crate) trait Blobs {
+    fn blob(&self, descriptor: &Descriptor) -> Result<Blob, ImageError>;
+}
+
+/// An image of layers.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) run: RunConfig,
+    pub(crate) layers: Vec<Layer>,
+}
+
+impl Found {
+    pub(crate) fn new(config: ConfigFile, layers: Vec<Layer>, platform: &Platform) -> Result<Self, ImageError> {
+        if !platform.fits(&config.platform) {
+            return Err(ImageError::Platform { wanted: platform.clone(), found: config.platform.to_string() });
+        }
+        Ok(Self { run: config.config.map(Into::into).unwrap_or_default(), layers })
+    }
+
+    /// From what names the image to all that it consists of.
+    pub(crate) fn resolve(blobs: &dyn Blobs, root: &Descriptor, platform: &Platform) -> Result<Self, ImageError> {
+        let mut descriptor = root.clone();
+        for _ in 0..MAX_INDEXES {
+            let what = descriptor.digest.to_string();
+            match document(&text(blobs, &descriptor)?, &what)? {
+                Document::Index(index) => {
+                    let chosen = index.choose(platform).cloned();
+                    descriptor = chosen
+                        .ok_or_else(|| ImageError::Platform { wanted: platform.clone(), found: index.platforms() })?;
+                }
+                Document::Manifest(manifest) => {
+                    let what = manifest.config.digest.to_string();
+                    let config: ConfigFile = document(&text(blobs, &manifest.config)?, &what)?;
+                    let (layers, named) = (manifest.layers.len(), config.rootfs.diff_ids.len());
+                    if layers > MAX_LAYERS || layers != named {
+                        return Err(ImageError::Layers { layers, named });
+                    }
+                    let diff_ids = config.rootfs.diff_ids.clone();
+                    let layers = manifest
+                        .layers
+                        .iter()
+                        .zip(diff_ids)
+                        .map(|(layer, diff_id)| Ok(Layer { blob: blobs.blob(layer)?, diff_id: Some(diff_id) }));
+                    return Self::new(config, layers.collect::<Result<_, ImageError>>()?, platform);
+                }
+            }
+        }
+        Err(ImageError::Malformed { what: root.digest.to_string(), reason: "indexes that lead to indexes".into() })
+    }
+}
+
+/// A blob that is a document.
+fn text(blobs: &dyn Blobs, descriptor: &Descriptor) -> Result<Vec<u8>, ImageError> {
+    let what = || descriptor.digest.to_string();
+    if descriptor.size > MAX_DOCUMENT {
+        let reason = format!("longer than {MAX_DOCUMENT} bytes");
+        return Err(ImageError::Malformed { what: what(), reason });
+    }
+    let text = blobs.blob(descriptor)?.text(MAX_DOCUMENT);
+    let text = text.map_err(|source| ImageError::Read { path: what().into(), source })?;
+    Ok(text.unwrap_or_default())
+}
+
+pub(crate) fn document<T: serde::de::DeserializeOwned>(text: &[u8], what: &str) -> Result<T, ImageError> {
+    serde_json::from_slice(text).map_err(|error| ImageError::Malformed { what: what.into(), reason: error.to_string() })
+}
+
+#[derive(Debug)]
+pub(crate) enum Body {
+    Layers(Vec<Layer>),
+    /// An archive by itself, in which nothing is a whiteout.
+    Tar(Layer),
+    Files(Files),
+}
+
+/// An image that is here, all of it.
+#[derive(Debug)]
+pub struct Image {
+    pub(crate) run: RunConfig,
+    pub(crate) body: Body,
+    id: Digest,
+}
+
+impl Image {
+    /// Finds an image on this computer.
+    ///
+    /// # Errors
+    /// When there is none, it is not for the platform, or not what its digests say.
+    pub fn open(source: &Source, platform: &Platform) -> Result<Self, ImageError> {
+        match source {
+            Source::Layout(place) => Ok(Self::of(Layout::directory(&place.path).open(place, platform)?)),
+            Source::Archive(place) => Ok(Self::of(Layout::archive(&place.path)?.open(place, platform)?)),
+            Source::Docker(place) => Ok(Self::of(Layout::archive(&place.path)?.open_docker(place, platform)?)),
+            Source::Directory(path) => {
+                let files = Files::open(path)?;
+                let id = files.digest()?;
+                Ok(Self::new(RunConfig::default(), Body::Files(files), &[&id]))
+            }
+            Source::Tar(path) => {
+                let blob = Blob::open(path).map_err(ImageError::read(path))?;
+                let id = Digest::of_stream(&mut blob.reader()).map_err(ImageError::read(path))?;
+                let layer = Layer { blob, diff_id: None };
+                Ok(Self::new(RunConfig::default(), Body::Tar(layer), &[&id]))
+            }
+            Source::Registry(reference) => {
+                let reason = "it is in a registry, and was to be fetched first".into();
+                Err(ImageError::Malformed { what: reference.to_string(), reason })
+            }
+        }
+    }
+
+    pub(crate) fn of(found: Found) -> Self {
+        let Found { run, layers } = found;
+        let ids: Vec<_> = layers.iter().filter_map(|layer| layer.diff_id.clone()).collect();
+        Self::new(run, Body::Layers(layers), &ids.iter().collect::<Vec<_>>())
+    }
+
+    fn new(run: RunConfig, body: Body, contents: &[&Digest]) -> Self {
+        let run_text = serde_json::to_vec(&run).unwrap_or_default();
+        let mut text = BUILDER.to_vec();
+        text.extend(Digest::of(&run_text).to_string().bytes());
+        contents.iter().for_each(|digest| text.extend(digest.to_string().bytes()));
+        Self { id: Digest::of(&text), run, body }
+    }
+
+    /// How its programs are to be run.
+    #[must_use]
+    pub const fn run(&self) -> &RunConfig {
+        &self.run
+    }
+
+    /// What its disk depends on: its contents, how it is run, and how it is written.
+    #[must_use]
+    pub const fn id(&self) -> &Digest {
+        &self.id
+    }
+}

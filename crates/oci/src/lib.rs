@@ -1,0 +1,37 @@
+//! Container images, from wherever they are to a disk, without a container engine.
+//!
+//! ```text
+//! Source ---> Image::open ---> what it runs, and its layers: found, fetched, compared with their digests
+//!             Image::write --> the layers as one tree, the tree as an ext4 file system
+//! ```
+//!
+//! An image is hostile. Nothing of it is executed, and nothing is unpacked on the host: its files go from the layers'
+//! streams to blocks of the disk, so neither a name, nor a link, an owner or a device needs to exist here, and nobody
+//! needs to be root. The same image gives the same bytes.
+
+mod blob;
+mod digest;
+mod directory;
+mod flatten;
+mod image;
+mod layout;
+mod manifest;
+mod reference;
+mod source;
+mod stream;
+mod tar;
+mod write;
+
+pub use digest::{Digest, DigestError};
+pub use directory::DirectoryError;
+pub use flatten::{FlattenError, Limits, Whiteouts};
+pub use image::{Image, ImageError, RunConfig};
+pub use manifest::{Platform, PlatformError};
+pub use reference::{Reference, ReferenceError};
+pub use source::{Place, Source};
+pub use stream::StreamError;
+pub use tar::TarError;
+pub use write::{DiskSize, WriteError};
+
+#[cfg(test)]
+mod testing;
