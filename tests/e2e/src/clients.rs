@@ -22,7 +22,7 @@ use crate::world::wait_until;
 pub(crate) const TESTS: &[Test] =
     &[("clients::published_and_own", published_and_own), ("clients::the_api_is_what_it_says", the_api_is_what_it_says)];
 
-const TAG: &str = "of-clients";
+const TAG: &str = "e2e-clients";
 const TOKEN: &str = "a token of the tests of clients";
 /// How long a daemon may take to answer, machine and all.
 const PATIENCE: Duration = Duration::from_secs(180);

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -15,8 +14,7 @@ use session::Event;
 use types::Dirs;
 use types::progress::Silent;
 
-use crate::host::{Artifacts, Host, INSIDE, argv};
-use crate::world::wait_until;
+use crate::host::{Artifacts, Host, INSIDE};
 
 /// How long the VM tests may take inside; they take some minutes.
 const PATIENCE: Duration = Duration::from_secs(1500);
@@ -27,25 +25,6 @@ const SILENCES: usize = 3;
 /// How often the emulated host may die under the tests. QEMU's emulation of nested virtualisation is not flawless, and
 /// a host that dies of it says nothing about forkd.
 const DEATHS: usize = 2;
-
-/// Tells the inside, if this is one, which file is there when it is alone.
-const ALONE: &str = "FORKD_E2E_ALONE";
-/// How long it may have to wait for that: longer than a test that hangs, as often as it is tried.
-const ALONE_LIMIT: Duration = Duration::from_secs(1100);
-
-/// Set when nobody else uses the emulated host any more.
-static LEFT_ALONE: OnceLock<()> = OnceLock::new();
-
-/// Says that nobody else will use the emulated host.
-pub(crate) fn leave_alone() {
-    LEFT_ALONE.get_or_init(|| ());
-}
-
-/// Waits, inside, until nobody else uses the emulated host.
-pub(crate) fn wait_until_alone() -> Result<()> {
-    let Some(file) = std::env::var_os(ALONE) else { return Ok(()) };
-    wait_until("the end of the tests outside", ALONE_LIMIT, || Path::new(&file).exists())
-}
 
 /// Runs the VM tests inside; true when all passed.
 #[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
@@ -73,8 +52,6 @@ fn run_once(host: &Host) -> Result<bool> {
     let text = |path: &PathBuf| path.to_string_lossy().into_owned();
     let [tests, vmm, rest @ ..] = &pushed[..] else { anyhow::bail!("the emulated host took {} files", pushed.len()) };
     let named = std::env::join_paths(rest)?.to_string_lossy().into_owned();
-    let run = std::time::UNIX_EPOCH.elapsed()?.as_nanos();
-    let alone = format!("/run/forkd-e2e-alone-{run}");
     let mut words = vec![text(tests)];
     words.extend(std::env::args().skip(1));
     let request = ExecRequest {
@@ -85,7 +62,6 @@ fn run_once(host: &Host) -> Result<bool> {
             ("FORKD_PLACE", "local".into()),
             ("FORKD_VMM", text(vmm)),
             ("RUST_BACKTRACE", "0".into()),
-            (ALONE, alone.clone()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into_iter()
@@ -94,8 +70,6 @@ fn run_once(host: &Host) -> Result<bool> {
         ..ExecRequest::default()
     };
     let mut exec = machine.exec(&request)?;
-    let told = machine.clone();
-    std::thread::spawn(move || tell_when_alone(&told, &alone));
     // A machine that hangs is ended, which breaks the connection and ends the wait below.
     let (_done, running) = std::sync::mpsc::channel::<()>();
     let dirs = host.dirs.clone();
@@ -106,15 +80,6 @@ fn run_once(host: &Host) -> Result<bool> {
             Event::Stderr(bytes) => io::stderr().write_all(&bytes)?,
             Event::Exited { status, .. } => return Ok(status.shell_code() == 0),
         }
-    }
-}
-
-/// Makes the file that the inside waits for, when it is time.
-#[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
-fn tell_when_alone(machine: &Machine, file: &str) {
-    LEFT_ALONE.wait();
-    if let Err(error) = machine.output(&argv(&["touch", file]), &[], 0) {
-        eprintln!("the emulated host waits in vain to be alone: {error:#}");
     }
 }
 

@@ -4,8 +4,7 @@
 //!
 //! ```text
 //! usable KVM       this program runs every test right here
-//! no usable KVM    it starts the emulated host, pushes itself in, runs the VM tests there, and beside them the rest out
-//!                  here; those that want to be alone come last
+//! no usable KVM    it starts the emulated host, pushes itself in, runs the VM tests there, then the rest out here
 //! ```
 //!
 //! One boot of the emulated host serves the whole run; images and kernels come from the cache. Nothing is ever
@@ -121,7 +120,7 @@ fn main() -> ExitCode {
 #[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
 fn run(arguments: &Arguments) -> Result<bool> {
     if let Some(host) = Host::inside()? {
-        return Ok(name_failures(&run_vm_tests(arguments, &host)?));
+        return Ok(name_failures(&run_vm_tests(arguments, &host)));
     }
     let host = Host::outside()?;
     let passed = Passed::of(&host)?;
@@ -130,19 +129,12 @@ fn run(arguments: &Arguments) -> Result<bool> {
         eprintln!("e2e: all VM tests have passed with these very binaries and images; CI=1 runs them again");
         return Ok(true);
     }
-    let good = if host.has_kvm() {
-        let mut failures = conclude(arguments, &host, USER_TESTS);
-        failures.extend(run_vm_tests(arguments, &host)?);
-        name_failures(&failures)
-    } else {
-        // A user asks one thing at a time, and leaves half of the emulated host idle.
-        std::thread::scope(|scope| {
-            let inside = scope.spawn(|| inside::run(&host));
-            let failures = conclude(arguments, &host, USER_TESTS);
-            inside::leave_alone();
-            inside.join().expect("it does not panic").map(|good| name_failures(&failures) && good)
-        })?
-    };
+    let mut failures = conclude(arguments, &host, USER_TESTS);
+    let inside = host.has_kvm() || inside::run(&host)?;
+    if host.has_kvm() {
+        failures.extend(run_vm_tests(arguments, &host));
+    }
+    let good = name_failures(&failures) && inside;
     if good && all {
         passed.remember()?;
     }
@@ -150,12 +142,11 @@ fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 /// Runs what boots VMs right here.
-fn run_vm_tests(arguments: &Arguments, host: &Host) -> Result<Vec<Failure>> {
+fn run_vm_tests(arguments: &Arguments, host: &Host) -> Vec<Failure> {
     let mut failures = conclude(arguments, host, VM_TESTS);
-    inside::wait_until_alone()?;
     failures.extend(conclude(&Arguments { test_threads: Some(1), ..arguments.clone() }, host, LONE_TESTS));
     host.tear_down();
-    Ok(failures)
+    failures
 }
 
 /// Says what failed, if anything; true when nothing did.
