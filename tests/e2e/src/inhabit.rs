@@ -16,19 +16,19 @@ use crate::fork::{Children, Parent, Py};
 use crate::host::{Host, Sh, shell};
 
 pub(crate) const TESTS: &[Test] = &[
-    ("inhabit::fifty_mib_go_in_and_come_out", fifty_mib_go_in_and_come_out),
+    ("inhabit::sixteen_mib_go_in_and_come_out", sixteen_mib_go_in_and_come_out),
     ("inhabit::a_process_outlives_clients_and_branches", a_process_outlives_clients_and_branches),
     ("inhabit::a_server_in_the_guest_is_reached", a_server_in_the_guest_is_reached),
     ("inhabit::a_paused_child_stands_still", a_paused_child_stands_still),
 ];
 
-const FILE_BYTES: usize = 50 << 20;
+const FILE_BYTES: usize = 16 << 20;
 /// A paused child that is asked must not keep anybody waiting.
 const AT_ONCE: Duration = Duration::from_secs(2);
 /// The counter empties its file before it writes to it.
 const COUNT: &str = "until grep . /run/count; do :; done";
 
-fn fifty_mib_go_in_and_come_out(host: &Host) -> Result<()> {
+fn sixteen_mib_go_in_and_come_out(host: &Host) -> Result<()> {
     let children = Children::fork(host, Parent::Warm, 1)?;
     let child = &children[0];
     let bytes: Vec<u8> =

@@ -14,9 +14,9 @@ use crate::host::{Host, Sh, argv, shell};
 pub(crate) const TESTS: &[Test] = &[("branch::none_is_torn", none_is_torn)];
 
 /// How many branches are taken, unless [`COUNT`] says how many: as many as do not make everybody wait.
-const BRANCHES: usize = 16;
+const BRANCHES: usize = 10;
 /// Of these, one in so many is stored and forked from the store.
-const STORED_EVERY: usize = 8;
+const STORED_EVERY: usize = 5;
 /// The variable that asks for more.
 const COUNT: &str = "FORKD_E2E_BRANCHES";
 /// How many rounds a branch must live through: in the first it may have been in the middle, in the second it looks at
