@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bench::stand_in::{Home, TAG};
-use engine::{ChildOptions, ForkSpec, Lifetime, Limits, Results};
+use engine::{ChildOptions, ForkSpec, Lifetime, Results};
 use serde_json::{Value, json};
 use session::ExecRequest;
 
@@ -97,7 +97,6 @@ fn spawns(home: &Home, rounds: usize) -> Result<Sides> {
         children: vec![ChildOptions::default()],
         lifetime: Lifetime::Detached,
         results: Results::AllOrNothing,
-        limits: Limits::default(),
         limit: PATIENCE,
         cancel: None,
     };

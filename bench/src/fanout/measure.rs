@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use engine::{Child, ChildOptions, ForkSpec, Lifetime, Limits, MemoryUse, Results, fork};
+use engine::{Child, ChildOptions, ForkSpec, Lifetime, MemoryUse, Results, fork};
 use serde_json::{Value, json};
 use session::ExecRequest;
 use types::{Dirs, Tag};
@@ -25,7 +25,6 @@ pub(super) fn run(tag: &Tag, n: usize) -> Result<Value> {
         children: vec![ChildOptions::default(); n],
         lifetime: Lifetime::Connection,
         results: Results::PerChild,
-        limits: Limits::default(),
         limit: FORK_LIMIT,
         cancel: None,
     };

@@ -98,7 +98,7 @@ fn child(dir: &Path, number: usize) -> Result<ChildSpec> {
     fs::create_dir(&home)?;
     // One pipe under as many names as there are children, so that all are heard at one place.
     fs::hard_link(dir.join("console"), home.join("console.log"))?;
-    Ok(ChildSpec { id, dir: home, lifetime: Lifetime::Connection })
+    Ok(ChildSpec { id, dir: home, lifetime: Lifetime::Connection, disk_limit: None })
 }
 
 /// Each message goes by a connection of its own: what comes back by one is bounded.

@@ -55,7 +55,7 @@ impl Source {
         // Nobody listens while a branch is written down, and the guest must not wait for that.
         rustix::pipe::fcntl_setpipe_size(&console, PIPE_BYTES)?;
         let asked = template.connect()?;
-        let child = ChildSpec { id: "source".into(), dir: dir.into(), lifetime: Lifetime::Detached };
+        let child = ChildSpec { id: "source".into(), dir: dir.into(), lifetime: Lifetime::Detached, disk_limit: None };
         asked.send(&ToVmm::Spawn { children: vec![child], descriptors: Vec::new() }, &[])?;
         let mut process = None;
         let mut started = false;

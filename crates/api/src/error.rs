@@ -42,6 +42,8 @@ pub enum Code {
     InvalidName,
     /// What is asked for is not offered here.
     NotOffered,
+    /// The host has not enough memory left.
+    HostFull,
     /// There is no such snapshot.
     SnapshotNotFound,
     /// The tag is taken.

@@ -63,6 +63,8 @@ kinds! {
     SandboxRenewed = "sandbox.renewed",
     /// A snapshot was taken of it.
     SandboxBranched = "sandbox.branched",
+    /// It hit one of its limits for the first time.
+    SandboxLimited = "sandbox.limited",
     /// It was ended on request.
     SandboxKilled = "sandbox.killed",
     /// It was ended because its time was up.

@@ -27,7 +27,7 @@ pub use exec::{
 pub use files::{FileInfo, FileKind, MakeDir, MoveFile};
 pub use health::{Health, Version};
 pub use processes::{ProcessInfo, ProcessStatus, SendSignal, Signal, Skipped, StartProcess, TtySize};
-pub use sandboxes::{CreateSandboxes, PatchSandbox, PerChild, RenewSandbox, SandboxInfo, SandboxStatus};
+pub use sandboxes::{CreateSandboxes, PatchSandbox, PerChild, RenewSandbox, SandboxInfo, SandboxLimits, SandboxStatus};
 pub use snapshots::{
     BranchMode, BranchSandbox, CompactSnapshot, CreateSnapshot, SnapshotDetail, SnapshotInfo, SnapshotStatus,
 };

@@ -24,6 +24,9 @@ pub struct CreateSandboxes {
     #[serde(default)]
     #[schema(minimum = 16)]
     pub memory_limit_mib: Option<u64>,
+    /// What else each may use at most.
+    #[serde(default, skip_serializing_if = "SandboxLimits::is_empty")]
+    pub limits: SandboxLimits,
     /// Needs nothing here: a template has what its children touch first.
     #[serde(default)]
     pub prewarm: bool,
@@ -60,10 +63,59 @@ pub struct PerChild {
     /// What to find it by.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// What it may use at most.
+    #[serde(default, skip_serializing_if = "SandboxLimits::is_empty")]
+    pub limits: SandboxLimits,
+}
+
+/// What a sandbox may use at most. What is absent is not limited; a limit that the host cannot hold fails the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SandboxLimits {
+    /// Memory of the host's; who needs more is ended. Goes before `memory_limit_mib`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 16)]
+    pub memory_mib: Option<u64>,
+    /// Memory of the host's; who needs more is slowed down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 16)]
+    pub memory_high_mib: Option<u64>,
+    /// How much of it may be swapped out; none where memory is limited and this is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swap_mib: Option<u64>,
+    /// Thousandths of a CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 10, maximum = 1_000_000)]
+    pub cpu_millis: Option<u64>,
+    /// Its share where CPUs are short; 100 is everybody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 10_000)]
+    pub cpu_weight: Option<u64>,
+    /// What is read from the host's disks in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub read_mib_per_sec: Option<u64>,
+    /// What is written to them in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub write_mib_per_sec: Option<u64>,
+    /// What the guest may write to its disks before they give errors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub disk_mib: Option<u64>,
+}
+
+impl SandboxLimits {
+    /// Whether nothing is limited.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the published interface and stands by itself")]
 pub struct SandboxInfo {
     /// Its name.
     pub id: String,
@@ -95,6 +147,18 @@ pub struct SandboxInfo {
     pub reason: Option<String>,
     /// What it is called inside.
     pub hostname: String,
+    /// What it may use at most.
+    #[serde(default)]
+    pub limits: SandboxLimits,
+    /// It needed more memory than it may have, and was ended.
+    #[serde(default)]
+    pub oom_killed: bool,
+    /// It wanted more CPU time or memory than it may have, and was made to wait.
+    #[serde(default)]
+    pub throttled: bool,
+    /// It wanted to write more to its disks than it may, and got errors.
+    #[serde(default)]
+    pub disk_full: bool,
 }
 
 /// How a sandbox is.

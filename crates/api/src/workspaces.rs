@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::sandboxes::SandboxLimits;
+
 /// A workspace to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateWorkspace {
@@ -18,6 +20,9 @@ pub struct CreateWorkspace {
     /// The most memory of the host's that it may use, whenever it runs.
     #[serde(default)]
     pub memory_limit_mib: Option<u64>,
+    /// What else it may use at most, whenever it runs.
+    #[serde(default, skip_serializing_if = "SandboxLimits::is_empty")]
+    pub limits: SandboxLimits,
     /// In the environment of whatever runs in it, whenever it runs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,

@@ -8,15 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use engine::{
-    Cancel, Child, ChildOptions, ForkSpec, Forked, Lifetime, Limits, MemoryLimit, Results, fork as fork_children,
-    kill_many,
-};
+use engine::{Cancel, Child, ChildOptions, ForkSpec, Forked, Lifetime, Results, fork as fork_children, kill_many};
 use session::{Metadata, Stdio, Variables};
 use types::{Dirs, Tag};
 
 use crate::forward::{Forward, Need};
 use crate::interrupts::Interrupts;
+use crate::limits::LimitArgs;
 use crate::run::parse_variable;
 use crate::{output, progress, seconds, stream};
 use report::Report;
@@ -55,9 +53,6 @@ pub(crate) struct ForkArgs {
     /// Keeps those that work when some fail, instead of all or nothing
     #[arg(long)]
     per_child: bool,
-    /// The most memory of the host's each of them may use; needs root and cgroup v2
-    #[arg(long, value_name = "MIB")]
-    memory_limit_mib: Option<MemoryLimit>,
     /// How long it may take until all are ready
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds::parse)]
     timeout: Duration,
@@ -76,6 +71,8 @@ pub(crate) struct ForkArgs {
     /// Not offered
     #[arg(long, hide = true)]
     per_child_netns: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 pub(crate) fn fork(args: &ForkArgs) -> anyhow::Result<ExitCode> {
@@ -92,7 +89,6 @@ pub(crate) fn fork(args: &ForkArgs) -> anyhow::Result<ExitCode> {
         children: vec![options; args.count],
         lifetime: if args.settle_secs.is_some() { Lifetime::Connection } else { Lifetime::Detached },
         results: if args.per_child { Results::PerChild } else { Results::AllOrNothing },
-        limits: Limits { memory: args.memory_limit_mib },
         limit: args.timeout,
         cancel: Some(interrupts.cancel()),
     };
@@ -140,7 +136,7 @@ impl ForkArgs {
         let map = |pairs: &[(String, String)]| pairs.iter().cloned().collect::<BTreeMap<_, _>>();
         let env = Variables::try_from(map(&self.env)).context("--env")?;
         let metadata = Metadata::try_from(map(&self.metadata)).context("--metadata")?;
-        Ok(ChildOptions { env, metadata, owner: None })
+        Ok(ChildOptions { env, metadata, owner: None, limits: self.limits.limits() })
     }
 
     /// Waits, counts, and ends them all; a signal only cuts the waiting short.
@@ -198,16 +194,6 @@ mod tests {
         for bad in [&["-n", "1"][..], &["--tag", "t"], &["--tag", "T/", "-n", "1"], &["--tag", "t", "-n", "many"]] {
             assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }
-    }
-
-    #[test]
-    fn a_limit_is_checked_before_anything_starts() {
-        let limit =
-            |words: &[&str]| parse(&[&["--tag", "t", "-n", "1"], words].concat()).map(|args| args.memory_limit_mib);
-        assert_eq!(limit(&[]).unwrap(), None);
-        assert_eq!(limit(&["--memory-limit-mib", "256"]).unwrap().map(MemoryLimit::mib), Some(256));
-        let error = limit(&["--memory-limit-mib", "3"]).unwrap_err();
-        assert!(error.exit_code() == 2 && error.to_string().contains("at least 16"), "{error}");
     }
 
     #[test]

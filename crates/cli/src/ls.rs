@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use engine::{Child, MemoryUse, list};
+use engine::{Child, Hits, MemoryUse, list};
 use serde_json::{Value, json};
 use types::Dirs;
 
@@ -16,7 +16,8 @@ Examples:
   forkd ls
   forkd ls --json | jq -r '.[].id'
 
-PRIVATE is memory that is the sandbox's alone, SHARED what it shares with others of its snapshot, LIMIT what it may use.";
+PRIVATE is memory that is the sandbox's alone, SHARED what it shares with others of its snapshot, LIMIT what it may use.
+HIT says which limits it ran into: throttled (CPU time or memory, it waits), disk-full (its disks give errors).";
 
 /// Lists the sandboxes that run
 #[derive(Debug, Args)]
@@ -32,6 +33,7 @@ struct Row {
     child: Child,
     pid: Option<i32>,
     memory: Option<MemoryUse>,
+    hits: Hits,
 }
 
 pub(crate) fn ls(args: &LsArgs) -> anyhow::Result<ExitCode> {
@@ -58,7 +60,18 @@ fn look(child: Child) -> Row {
         log::debug!("the memory of {}: {error}", child.id());
         None
     });
-    Row { child, pid, memory }
+    let hits = child.hits().unwrap_or_else(|error| {
+        log::debug!("the limits of {}: {error}", child.id());
+        Hits::default()
+    });
+    Row { child, pid, memory, hits }
+}
+
+/// Which limits it has hit; one that runs was not ended.
+fn hit(hits: Hits) -> String {
+    let words = [(hits.throttled, "throttled"), (hits.disk_full, "disk-full")];
+    let words: Vec<_> = words.into_iter().filter_map(|(hit, word)| hit.then_some(word)).collect();
+    if words.is_empty() { "-".into() } else { words.join(",") }
 }
 
 fn as_table(rows: &[Row], now: u64) -> String {
@@ -70,6 +83,7 @@ fn as_table(rows: &[Row], now: u64) -> String {
         Column::Right("PRIVATE KiB"),
         Column::Right("SHARED KiB"),
         Column::Right("LIMIT MiB"),
+        Column::Left("HIT"),
     ];
     let dash = || "-".to_owned();
     let rows = rows.iter().map(|row| {
@@ -81,6 +95,7 @@ fn as_table(rows: &[Row], now: u64) -> String {
             row.memory.map_or_else(dash, |memory| (memory.private_kib + memory.tables_kib).to_string()),
             row.memory.map_or_else(dash, |memory| memory.shared_kib.to_string()),
             row.child.limits().memory.map_or_else(dash, |limit| limit.mib().to_string()),
+            hit(row.hits),
         ]
     });
     table(columns, &rows.collect::<Vec<_>>())
@@ -94,5 +109,8 @@ fn as_json(row: &Row) -> Value {
         "created_at_unix": row.child.created_unix_ms() / 1000,
         "memory": row.memory,
         "memory_limit_mib": row.child.limits().memory,
+        "limits": row.child.limits(),
+        "throttled": row.hits.throttled,
+        "disk_full": row.hits.disk_full,
     })
 }

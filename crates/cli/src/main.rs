@@ -21,6 +21,7 @@ mod images;
 mod interrupts;
 mod joined;
 mod kill;
+mod limits;
 mod logs;
 mod ls;
 mod machine;

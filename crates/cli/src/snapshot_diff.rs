@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use engine::{
-    BranchSpec, ChildOptions, Extent, ForkSpec, Lifetime, Limits, Results, Store, branch, fork as fork_children, kill,
+    BranchSpec, ChildOptions, Extent, ForkSpec, Lifetime, Results, Store, branch, fork as fork_children, kill,
 };
 use session::{ExecRequest, Stdio};
 use types::{Dirs, Tag};
@@ -72,7 +72,6 @@ pub(crate) fn snapshot_diff(args: &SnapshotDiffArgs) -> anyhow::Result<ExitCode>
         children: vec![ChildOptions::default()],
         lifetime: Lifetime::Connection,
         results: Results::AllOrNothing,
-        limits: Limits::default(),
         limit: args.timeout,
         cancel: Some(interrupts.cancel()),
     };

@@ -7,6 +7,7 @@ use clap::Args;
 use client::path;
 
 use crate::daemon::DaemonArgs;
+use crate::limits::LimitArgs;
 use crate::run::parse_variable;
 use crate::table::{Column, table};
 use crate::{output, progress};
@@ -39,9 +40,6 @@ pub(crate) struct SpawnArgs {
     /// Sets an environment variable in all of them; repeatable
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_variable)]
     env: Vec<(String, String)>,
-    /// The most memory of the host's each of them may use; needs root and cgroup v2
-    #[arg(long, value_name = "MIB")]
-    memory_limit_mib: Option<u64>,
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -58,6 +56,8 @@ pub(crate) struct SpawnArgs {
     #[arg(long, hide = true)]
     live_fork: bool,
     #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
     daemon: DaemonArgs,
 }
 
@@ -67,7 +67,8 @@ pub(crate) fn spawn(args: &SpawnArgs) -> anyhow::Result<ExitCode> {
         snapshot_tag: args.tag.clone(),
         n: args.count,
         per_child_netns: args.per_child_netns,
-        memory_limit_mib: args.memory_limit_mib,
+        memory_limit_mib: args.limits.memory_limit_mib(),
+        limits: args.limits.others(),
         prewarm: args.prewarm,
         live_fork: args.live_fork,
         hugepages: args.hugepages,

@@ -8,6 +8,7 @@ use client::path;
 use serde_json::json;
 
 use crate::daemon::DaemonArgs;
+use crate::limits::LimitArgs;
 use crate::run::parse_variable;
 use crate::table::{Column, age, now, table};
 use crate::{output, progress};
@@ -49,9 +50,8 @@ struct CreateArgs {
     /// The snapshot it begins with
     #[arg(long, value_name = "TAG")]
     snapshot: String,
-    /// The most memory of the host's it may use; needs root and cgroup v2
-    #[arg(long, value_name = "MIB")]
-    memory_limit_mib: Option<u64>,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// Not offered
     #[arg(long, hide = true)]
     per_child_netns: bool,
@@ -113,7 +113,8 @@ impl CreateArgs {
             name: self.name.clone(),
             snapshot_tag: self.snapshot.clone(),
             per_child_netns: self.per_child_netns,
-            memory_limit_mib: self.memory_limit_mib,
+            memory_limit_mib: self.limits.memory_limit_mib(),
+            limits: self.limits.others(),
             env: self.env.iter().cloned().collect(),
         };
         show(&client.post(&path(&["workspaces"], &[]), &wanted)?, self.json)

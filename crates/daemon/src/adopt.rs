@@ -11,13 +11,13 @@
 
 use std::collections::BTreeMap;
 
-use api::{EventKind, SandboxStatus};
+use api::SandboxStatus;
 use engine::{Child, FindError, Status, Store, kill_many, list, sweep, sweep_templates};
 
 use crate::error::{ApiError, chain};
 use crate::registry::{BranchRow, Change, Filter, Sandbox};
 use crate::spawn::parse_tag;
-use crate::state::{App, end_of, pid_of};
+use crate::state::{App, end_of, note_death, pid_of};
 
 /// Why a branch failed that nobody finished.
 const CUT_SHORT: &str = "the daemon was ended while it was being written; take it again";
@@ -48,7 +48,7 @@ pub(crate) fn adopt(app: &App) -> Result<Found, ApiError> {
     (found.adopted, found.gone) = (alive.len(), gone.len());
     let alive: Vec<(Child, Sandbox)> = alive.into_iter().filter_map(|(child, known)| Some((child?, known))).collect();
     manage_again(app, alive)?;
-    gone.iter().for_each(|(_, known)| note_end(app, &known.id));
+    gone.iter().for_each(|(_, known)| note_end(app, known));
     let (ours, others): (Vec<Child>, Vec<Child>) =
         living.into_values().partition(|child| child.owner() == Some(app.registry.id()));
     found.ended = ours.len();
@@ -104,7 +104,8 @@ fn go_on(child: &Child) {
 
 /// Notes that a sandbox ended, with the reason if the host knows it. One that cannot be looked at stays what it was, and
 /// keeps nobody from looking at the others.
-pub(crate) fn note_end(app: &App, id: &str) {
+pub(crate) fn note_end(app: &App, known: &Sandbox) {
+    let id = known.id.as_str();
     let noted = match engine::open(id, &app.dirs) {
         // It was not listed for an instant only.
         Ok(_) => Ok(()),
@@ -113,7 +114,7 @@ pub(crate) fn note_end(app: &App, id: &str) {
             let reason = end_of(&error);
             log::info!("sandbox {id} is gone: {reason}");
             app.metrics.counter("forkd_sandboxes_gone_total", &[]).increment(1);
-            let ended = app.registry.change(|change| change.end_sandbox(id, EventKind::SandboxGone, &reason));
+            let ended = app.registry.change(|change| note_death(change, known, &error, &reason));
             ended.map_err(ApiError::from)
         }
         Err(error) => Err(error.into()),

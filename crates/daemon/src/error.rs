@@ -9,7 +9,8 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use engine::{
-    BranchError, FindError, ForkError, KillError, LineageError, PauseError, SnapshotError, StoreError, TemplateError,
+    AdmissionError, BranchError, FindError, ForkError, KillError, LineageError, PauseError, SnapshotError, StoreError,
+    TemplateError,
 };
 use session::{ErrorCode, SessionError};
 use types::TagError;
@@ -153,6 +154,9 @@ impl From<ForkError> for ApiError {
             ForkError::Template(error) => error.into(),
             ForkError::Count { .. } => Self::invalid(chain(&error)),
             ForkError::Network { .. } => Self::refused(Code::SnapshotUnusable, &error),
+            ForkError::Admission(AdmissionError::NoRoom(_)) => {
+                Self::of(StatusCode::INSUFFICIENT_STORAGE, Code::HostFull, &error)
+            }
             ForkError::Cgroup(_) => Self::failed(Code::LimitUnavailable, &error),
             ForkError::Child { .. } => Self::failed(Code::VmFailed, &error),
             error => Self::failed(Code::Internal, &error),

@@ -26,6 +26,7 @@ mod error;
 mod forward;
 mod guests;
 mod hosts;
+mod limits;
 mod metrics;
 mod observe;
 mod reaper;

@@ -85,7 +85,7 @@ fn look_around(app: &App, strangers: &mut Strangers) -> Result<(), ApiError> {
     let living = list(&app.dirs)?;
     let ids: BTreeSet<&str> = living.iter().map(engine::Child::id).collect();
     for sandbox in known.iter().filter(|sandbox| !ids.contains(sandbox.id.as_str())) {
-        note_end(app, &sandbox.id);
+        note_end(app, sandbox);
     }
     let mut known: BTreeMap<String, Sandbox> = known.into_iter().map(|known| (known.id.clone(), known)).collect();
     let mut unknown = Strangers::new();

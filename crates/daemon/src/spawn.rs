@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use api::{Code, CreateSandboxes, MAX_SANDBOXES, PerChild};
 use axum::http::StatusCode;
-use engine::{Child, ChildOptions, ForkSpec, Lifetime, Limits, MemoryLimit, Results, fork, kill_many};
+use engine::{Child, ChildOptions, ForkSpec, Lifetime, Limits, Results, fork, kill_many};
 use session::Variables;
 use types::Tag;
 
 use crate::error::ApiError;
+use crate::limits::checked;
 use crate::registry::{Change, RegistryError, Sandbox, now_unix};
 use crate::snapshots::warm_interpreter;
 use crate::state::{App, row_of};
@@ -26,11 +27,18 @@ const MAX_LABEL: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Spawn {
     pub(crate) tag: Tag,
-    pub(crate) children: Vec<(Variables, BTreeMap<String, String>)>,
-    pub(crate) limits: Limits,
+    pub(crate) children: Vec<New>,
     pub(crate) expires_unix: Option<u64>,
     /// Whose they shall be.
     pub(crate) workspace: Option<String>,
+}
+
+/// One of them.
+#[derive(Debug, Default)]
+pub(crate) struct New {
+    pub(crate) env: Variables,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) limits: Limits,
 }
 
 impl TryFrom<CreateSandboxes> for Spawn {
@@ -47,17 +55,18 @@ impl TryFrom<CreateSandboxes> for Spawn {
             return Err(ApiError::invalid(message));
         }
         let tag = parse_tag(&asked.snapshot_tag)?;
+        let of_all = checked(&asked.limits, asked.memory_limit_mib)?;
         let mut each = asked.per_child;
         each.resize(count, PerChild::default());
         let children = each.into_iter().map(|own| {
             let labels = over(&asked.labels, own.labels);
             check_labels(&labels)?;
-            Ok((variables(over(&asked.env, own.env))?, labels))
+            let limits = checked(&own.limits, None)?.over(of_all);
+            Ok(New { env: variables(over(&asked.env, own.env))?, labels, limits })
         });
         Ok(Self {
             tag,
             children: children.collect::<Result<_, ApiError>>()?,
-            limits: limits(asked.memory_limit_mib)?,
             expires_unix: asked.ttl_secs.map(expiry).transpose()?,
             workspace: None,
         })
@@ -74,12 +83,6 @@ fn over(all: &BTreeMap<String, String>, own: BTreeMap<String, String>) -> BTreeM
 /// An environment, checked.
 pub(crate) fn variables(env: BTreeMap<String, String>) -> Result<Variables, ApiError> {
     Variables::try_from(env).map_err(|error| ApiError::invalid(format!("env: {error}")))
-}
-
-/// A memory limit, checked.
-pub(crate) fn limits(memory_limit_mib: Option<u64>) -> Result<Limits, ApiError> {
-    let memory = memory_limit_mib.map(MemoryLimit::try_from).transpose();
-    Ok(Limits { memory: memory.map_err(|error| ApiError::invalid(error.to_string()))? })
 }
 
 /// When a time to live that begins now is over.
@@ -111,17 +114,16 @@ impl App {
         let begun = Instant::now();
         let _spawning = self.spawns.begin();
         let owner = Some(self.registry.id().to_owned());
-        let Spawn { tag, children, limits, expires_unix, workspace } = spawn;
-        let (options, labels): (Vec<_>, Vec<_>) = children
-            .into_iter()
-            .map(|(env, labels)| (ChildOptions { env, owner: owner.clone(), ..ChildOptions::default() }, labels))
-            .unzip();
+        let Spawn { tag, children, expires_unix, workspace } = spawn;
+        let options = |New { env, labels, limits }| {
+            (ChildOptions { env, limits, owner: owner.clone(), ..ChildOptions::default() }, labels)
+        };
+        let (options, labels): (Vec<_>, Vec<_>) = children.into_iter().map(options).unzip();
         let spec = ForkSpec {
             tag,
             children: options,
             lifetime: Lifetime::Detached,
             results: Results::AllOrNothing,
-            limits,
             limit: LIMIT,
             cancel: None,
         };
@@ -185,6 +187,8 @@ mod tests {
             r#"{"snapshot_tag":"t","n":1001}"#,
             r#"{"snapshot_tag":"../t"}"#,
             r#"{"snapshot_tag":"t","memory_limit_mib":1}"#,
+            r#"{"snapshot_tag":"t","limits":{"cpu_millis":1}}"#,
+            r#"{"snapshot_tag":"t","per_child":[{"limits":{"disk_mib":0}}]}"#,
             r#"{"snapshot_tag":"t","ttl_secs":0}"#,
             r#"{"snapshot_tag":"t","ttl_secs":18446744073709551615}"#,
             r#"{"snapshot_tag":"t","n":2,"per_child":[{}]}"#,
@@ -198,12 +202,16 @@ mod tests {
     #[test]
     fn each_child_has_its_own_over_what_all_have() {
         let text = r#"{"snapshot_tag":"t","n":2,"labels":{"a":"1","b":"1"},"env":{"X":"1"},
-                       "per_child":[{"labels":{"b":"2"}},{"env":{"Y":"2"}}]}"#;
+                       "memory_limit_mib":64,"limits":{"cpu_millis":500},
+                       "per_child":[{"labels":{"b":"2"}},{"env":{"Y":"2"},"limits":{"memory_mib":128}}]}"#;
         let spawn = asked(text).unwrap();
-        assert_eq!(spawn.children[0].1["b"], "2");
-        assert_eq!(spawn.children[1].1["b"], "1");
+        assert_eq!(spawn.children[0].labels["b"], "2");
+        assert_eq!(spawn.children[1].labels["b"], "1");
+        let limits = |index: usize| serde_json::to_string(&spawn.children[index].limits).unwrap();
+        assert_eq!(limits(0), r#"{"memory_mib":64,"cpu_millis":500}"#);
+        assert_eq!(limits(1), r#"{"memory_mib":128,"cpu_millis":500}"#);
         let both = [("X", "1"), ("Y", "2")].map(|(k, v)| (k.to_owned(), v.to_owned()));
-        assert_eq!(spawn.children[1].0, Variables::try_from(BTreeMap::from(both)).unwrap());
+        assert_eq!(spawn.children[1].env, Variables::try_from(BTreeMap::from(both)).unwrap());
     }
 
     #[test]

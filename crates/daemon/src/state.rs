@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use api::{Code, EventKind, SandboxStatus};
-use engine::{Child, FindError};
+use engine::{Child, Death, FindError, Hits};
 use tokio::sync::{Semaphore, watch};
 use types::Dirs;
 
@@ -15,8 +15,9 @@ use crate::budget::Budget;
 use crate::ends::Ends;
 use crate::error::{ApiError, chain};
 use crate::guests::Guests;
+use crate::limits;
 use crate::metrics::Metrics;
-use crate::registry::{Registry, Sandbox};
+use crate::registry::{Change, Registry, RegistryError, Sandbox};
 use crate::spawns::Spawns;
 
 /// Why a sandbox ended, when nobody knows.
@@ -137,7 +138,7 @@ impl Inner {
             }
             (Some(known), Err(error @ (FindError::Unknown { .. } | FindError::Died(_)))) => {
                 let reason = end_of(&error);
-                self.registry.change(|change| change.end_sandbox(&known.id, EventKind::SandboxGone, &reason))?;
+                self.registry.change(|change| note_death(change, &known, &error, &reason))?;
                 Err(is_gone(id, &reason))
             }
             (None, Ok(child)) => {
@@ -152,12 +153,31 @@ impl Inner {
     /// What is known of a living child, with what others may have done to it. That of a workspace stands still while it
     /// is suspended, which is not what is told.
     pub(crate) fn as_it_is(&self, known: Sandbox, child: &Child) -> Result<Sandbox, ApiError> {
+        let known = self.with_hits(known, child)?;
         let status = status_of(child);
         if known.workspace.is_some() || known.status == status {
             return Ok(known);
         }
         self.registry.change(|change| change.set_status(&known.id, status))?;
         Ok(Sandbox { status, ..known })
+    }
+
+    /// What is known of a living child, with the limits it has hit by now.
+    fn with_hits(&self, known: Sandbox, child: &Child) -> Result<Sandbox, ApiError> {
+        if child.limits().is_empty() {
+            return Ok(known);
+        }
+        match child.hits() {
+            Ok(hits) if hits != known.hits => {
+                self.registry.change(|change| change.add_hits(&known.id, hits))?;
+                Ok(Sandbox { hits, ..known })
+            }
+            Ok(_) => Ok(known),
+            Err(error) => {
+                log::warn!("which limits {} has hit cannot be told: {error}", child.id());
+                Ok(known)
+            }
+        }
     }
 
     /// Makes a living child known that was not made through the daemon. One of ours that is not known is just being made,
@@ -198,6 +218,8 @@ pub(crate) fn row_of(child: &Child) -> Sandbox {
         workspace: None,
         warm: None,
         numpy: None,
+        limits: limits::told(child.limits()),
+        hits: Hits::default(),
     }
 }
 
@@ -217,6 +239,19 @@ pub(crate) fn pid_of(child: &Child) -> Option<u32> {
 /// Why one that is not there any more ended.
 pub(crate) fn end_of(error: &FindError) -> String {
     if let FindError::Died(death) = error { chain(death) } else { ENDED.into() }
+}
+
+/// It ended, and if it did for want of memory, that is said of it, too.
+pub(crate) fn note_death(
+    change: &mut Change<'_>,
+    known: &Sandbox,
+    error: &FindError,
+    reason: &str,
+) -> Result<(), RegistryError> {
+    if let FindError::Died(Death::OutOfMemory { .. }) = error {
+        change.add_hits(&known.id, Hits { oom_killed: true, ..known.hits })?;
+    }
+    change.end_sandbox(&known.id, EventKind::SandboxGone, reason)
 }
 
 fn unknown(id: &str) -> ApiError {

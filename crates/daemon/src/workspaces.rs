@@ -15,9 +15,10 @@ use engine::{Removal, Store, StoreError};
 use types::Tag;
 
 use crate::error::{ApiError, chain};
+use crate::limits::checked;
 use crate::registry::{Workspace, now_unix};
 use crate::snapshots;
-use crate::spawn::{Spawn, check_name, limits, parse_tag, variables};
+use crate::spawn::{New, Spawn, check_name, parse_tag, variables};
 use crate::state::App;
 
 /// The kind of thing that is not to be disturbed.
@@ -30,7 +31,7 @@ const MAX_TAGS: u32 = 1000;
 impl App {
     /// Makes one that runs.
     pub(crate) fn create_workspace(&self, asked: CreateWorkspace) -> Result<Workspace, ApiError> {
-        let CreateWorkspace { name, snapshot_tag, memory_limit_mib, env, .. } = asked;
+        let CreateWorkspace { name, snapshot_tag, memory_limit_mib, limits, env, .. } = asked;
         check_name(&name)?;
         let _undisturbed = self.undisturbed(KIND, &name)?;
         if self.registry.workspace(&name)?.is_some() {
@@ -38,8 +39,11 @@ impl App {
         }
         let spawn = Spawn {
             tag: parse_tag(&snapshot_tag)?,
-            children: vec![(variables(env.clone())?, std::collections::BTreeMap::new())],
-            limits: limits(memory_limit_mib)?,
+            children: vec![New {
+                env: variables(env.clone())?,
+                limits: checked(&limits, memory_limit_mib)?,
+                ..New::default()
+            }],
             expires_unix: None,
             workspace: Some(name.clone()),
         };
@@ -57,6 +61,7 @@ impl App {
                 state: None,
                 sandbox: Some(sandbox),
                 memory_limit_mib,
+                limits,
                 env,
             };
             change.add_workspace(&new)?;
@@ -125,8 +130,11 @@ impl App {
         };
         let spawn = Spawn {
             tag: parse_tag(state)?,
-            children: vec![(variables(before.env.clone())?, std::collections::BTreeMap::new())],
-            limits: limits(before.memory_limit_mib)?,
+            children: vec![New {
+                env: variables(before.env.clone())?,
+                limits: checked(&before.limits, before.memory_limit_mib)?,
+                ..New::default()
+            }],
             expires_unix: None,
             workspace: Some(name.into()),
         };

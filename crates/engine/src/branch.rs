@@ -196,7 +196,7 @@ fn ask(child: &Child, listener: &OwnedFd, log: &File) -> Result<(i32, u64), Bran
     let gone = || child.cause_of_death().map_or_else(|| BranchError::Gone { id: id() }, BranchError::Died);
     let Some((control, _)) = child.call().map_err(failed("call the sandbox"))? else { return Err(gone()) };
     // What is made of it is not held to its limits, nor ended with it.
-    let group = if child.limits().is_empty() { None } else { Some(cgroup::home()?) };
+    let group = if child.has_group() { Some(cgroup::home()?) } else { None };
     let fds: Vec<_> = [listener.as_fd(), log.as_fd()].into_iter().chain(group.as_ref().map(AsFd::as_fd)).collect();
     control.send(&ToVmm::Branch, &fds)?;
     match hear(&control, Instant::now() + LIMIT, None)? {

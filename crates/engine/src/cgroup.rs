@@ -8,6 +8,8 @@
 //! A child's directory is there before its group and goes after it, so a group that is left behind is always found again
 //! by the record in the directory.
 
+mod device;
+mod hits;
 mod limits;
 mod mounts;
 
@@ -22,10 +24,17 @@ use rustix::io::Errno;
 
 use crate::process::timespec;
 
-pub use limits::{LimitError, Limits, MemoryLimit};
+pub(crate) use device::Device;
+pub use hits::Hits;
+pub(crate) use hits::{hits, promised};
+pub(crate) use limits::mib_to_bytes;
+pub use limits::{CpuLimit, CpuWeight, DiskLimit, IoLimit, LimitError, Limits, MemoryLimit, SwapLimit, Within};
 
 const OURS: &str = "forkd";
-const CONTROLLER: &str = "memory";
+/// A VMM has a thread for each vCPU and a few more; one that wants many is none.
+const MAX_THREADS: &str = "512";
+/// In which a limited child gets its share of CPU time, in microseconds.
+const CPU_PERIOD_US: u64 = 100_000;
 /// How soon a group is tried again that is empty and still in somebody's way.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -34,21 +43,29 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub enum CgroupError {
     /// There is no hierarchy.
     #[error(
-        "a memory limit needs the cgroup v2 hierarchy, which is not mounted here; boot with \
+        "limits need the cgroup v2 hierarchy, which is not mounted here; boot with \
          systemd.unified_cgroup_hierarchy=1, or `mount -t cgroup2 none /sys/fs/cgroup`"
     )]
     NoHierarchy,
-    /// It is there, but not what limits memory.
+    /// It is there, but not what limits this.
     #[error(
-        "{} does not offer the memory controller, which a memory limit needs; if the old cgroup hierarchy has it, boot \
-         with systemd.unified_cgroup_hierarchy=1, and if nobody has, with cgroup_enable=memory", group.display()
+        "{} does not offer the {controller} controller, which this limit needs; if the old cgroup hierarchy has it, boot \
+         with systemd.unified_cgroup_hierarchy=1, and if nobody has, with cgroup_enable={controller}", group.display()
     )]
     NoController {
         /// The group that should.
         group: PathBuf,
+        /// What is missing.
+        controller: &'static str,
+    },
+    /// What is read and written there cannot be limited.
+    #[error("{} is on no disk of this host's (it may be in memory or on a network), so I/O cannot be limited", path.display())]
+    NoDevice {
+        /// The directory.
+        path: PathBuf,
     },
     /// Groups are made by root, or by who was given a part of the hierarchy.
-    #[error("this user may not change {}, which a memory limit needs; run forkd as root", path.display())]
+    #[error("this user may not change {}, which limits need; run forkd as root", path.display())]
     Denied {
         /// What must be changed.
         path: PathBuf,
@@ -87,45 +104,100 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> CgroupError {
     }
 }
 
+/// What limits what.
+const MEMORY: &str = "memory";
+const CPU: &str = "cpu";
+const IO: &str = "io";
+const PIDS: &str = "pids";
+
 /// Where the children's groups are made.
 #[derive(Debug)]
 pub(crate) struct Groups {
     path: PathBuf,
+    /// The disks whose I/O is limited, if any is.
+    devices: Vec<Device>,
 }
 
 impl Groups {
-    /// Makes sure that groups made there can be held to a limit.
-    pub(crate) fn prepare() -> Result<Self, CgroupError> {
+    /// Makes sure that groups made there can be held to these limits. What is limited of I/O is that with the disks of
+    /// these directories.
+    pub(crate) fn prepare(limits: &[Limits], directories: &[PathBuf]) -> Result<Self, CgroupError> {
         let all = mounts::hierarchies().map_err(failed(Path::new("/proc/self/mountinfo")))?;
-        let offers = |root: &&PathBuf| has_controller(&root.join("cgroup.controllers")).unwrap_or(false);
+        let needed = controllers(limits);
+        let offers = |root: &&PathBuf| {
+            let listed = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+            needed.iter().all(|controller| lists(&listed, controller))
+        };
         let root = all.iter().find(offers).or_else(|| all.first()).ok_or(CgroupError::NoHierarchy)?;
-        Self::below(root)
+        let devices = if needed.contains(&IO) { Device::of_all(directories)? } else { Vec::new() };
+        Self::below(root, &needed, devices)
     }
 
-    fn below(root: &Path) -> Result<Self, CgroupError> {
-        hand_down(root)?;
+    fn below(root: &Path, controllers: &[&'static str], devices: Vec<Device>) -> Result<Self, CgroupError> {
+        hand_down(root, controllers)?;
         let path = root.join(OURS);
         match DirBuilder::new().create(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(&path)(error)),
             _ => {}
         }
-        hand_down(&path)?;
-        Ok(Self { path })
+        hand_down(&path, controllers)?;
+        Ok(Self { path, devices })
     }
 
     /// Makes a group with these limits. The answer is where a process writes itself to join.
     pub(crate) fn make(&self, id: &str, limits: &Limits) -> Result<OwnedFd, CgroupError> {
         let path = self.path.join(id);
         DirBuilder::new().create(&path).map_err(failed(&path))?;
-        if let Some(limit) = limits.memory {
-            set(&path.join("memory.max"), &limit.bytes().to_string())?;
-            forbid_swap(&path.join("memory.swap.max"))?;
-            // A VM is all of its process or nothing.
-            set(&path.join("memory.oom.group"), "1")?;
-        }
+        self.limit(&path, limits)?;
         let procs = path.join("cgroup.procs");
         Ok(OpenOptions::new().write(true).open(&procs).map_err(failed(&procs))?.into())
     }
+
+    fn limit(&self, path: &Path, limits: &Limits) -> Result<(), CgroupError> {
+        limit_memory(path, limits)?;
+        set(&path.join("pids.max"), MAX_THREADS)?;
+        if let Some(cpu) = limits.cpu {
+            // Thousandths of a CPU are as many thousandths of the period.
+            set(&path.join("cpu.max"), &format!("{} {CPU_PERIOD_US}", cpu.get() * CPU_PERIOD_US / 1000))?;
+        }
+        if let Some(weight) = limits.cpu_weight {
+            set(&path.join("cpu.weight"), &weight.get().to_string())?;
+        }
+        if limits.are_of_io() {
+            for device in &self.devices {
+                set(&path.join("io.max"), &device.line(limits))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn limit_memory(path: &Path, limits: &Limits) -> Result<(), CgroupError> {
+    if let Some(high) = limits.memory_high {
+        set(&path.join("memory.high"), &high.bytes().to_string())?;
+    }
+    if let Some(limit) = limits.memory {
+        set(&path.join("memory.max"), &limit.bytes().to_string())?;
+        // A VM is all of its process or nothing.
+        set(&path.join("memory.oom.group"), "1")?;
+    }
+    match limits.swap {
+        Some(swap) => set(&path.join("memory.swap.max"), &mib_to_bytes(swap.get()).to_string()),
+        None if limits.memory.is_some() => forbid_swap(&path.join("memory.swap.max")),
+        None => Ok(()),
+    }
+}
+
+/// What must be there to hold all of these. Every group bounds threads.
+fn controllers(limits: &[Limits]) -> Vec<&'static str> {
+    let wanted = |controller, is_wanted: fn(&Limits) -> bool| limits.iter().any(is_wanted).then_some(controller);
+    let chosen = [
+        wanted(MEMORY, Limits::are_of_memory),
+        wanted(CPU, Limits::are_of_cpu),
+        wanted(IO, Limits::are_of_io),
+        Some(PIDS),
+    ];
+    chosen.into_iter().flatten().collect()
 }
 
 /// Where a process writes itself to join the group that this one is in.
@@ -142,16 +214,20 @@ fn home_in(own: &str, hierarchies: &[PathBuf]) -> Result<PathBuf, CgroupError> {
     procs.find(|procs| procs.exists()).ok_or(CgroupError::NoHome)
 }
 
-/// Lets the groups below have the controller.
-fn hand_down(group: &Path) -> Result<(), CgroupError> {
-    let handed_down = group.join("cgroup.subtree_control");
-    if has_controller(&handed_down)? {
+/// Lets the groups below have the controllers.
+fn hand_down(group: &Path, controllers: &[&'static str]) -> Result<(), CgroupError> {
+    let (handed_down, offered) = (group.join("cgroup.subtree_control"), group.join("cgroup.controllers"));
+    let handed = fs::read_to_string(&handed_down).map_err(failed(&handed_down))?;
+    let missing: Vec<&'static str> = controllers.iter().copied().filter(|wanted| !lists(&handed, wanted)).collect();
+    if missing.is_empty() {
         return Ok(());
     }
-    if !has_controller(&group.join("cgroup.controllers"))? {
-        return Err(CgroupError::NoController { group: group.into() });
+    let offers = fs::read_to_string(&offered).map_err(failed(&offered))?;
+    if let Some(controller) = missing.iter().copied().find(|wanted| !lists(&offers, wanted)) {
+        return Err(CgroupError::NoController { group: group.into(), controller });
     }
-    match set(&handed_down, &format!("+{CONTROLLER}")) {
+    let wish: Vec<String> = missing.iter().map(|controller| format!("+{controller}")).collect();
+    match set(&handed_down, &wish.join(" ")) {
         Err(CgroupError::Io { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => {
             Err(CgroupError::Occupied { group: group.into() })
         }
@@ -159,9 +235,9 @@ fn hand_down(group: &Path) -> Result<(), CgroupError> {
     }
 }
 
-fn has_controller(file: &Path) -> Result<bool, CgroupError> {
-    let text = fs::read_to_string(file).map_err(failed(file))?;
-    Ok(text.split_ascii_whitespace().any(|word| word == CONTROLLER))
+/// Whether a list of controllers has this one.
+fn lists(text: &str, controller: &str) -> bool {
+    text.split_ascii_whitespace().any(|word| word == controller)
 }
 
 /// Without creating it: a file that is not there is a limit that the system does not know.
@@ -190,13 +266,6 @@ fn find(id: &str) -> io::Result<Option<PathBuf>> {
         return Ok(None);
     }
     Ok(mounts::hierarchies()?.into_iter().map(|root| root.join(OURS).join(id)).find(|group| group.is_dir()))
-}
-
-/// How many processes of this child's group were ended because it ran out of memory.
-pub(crate) fn oom_kills(id: &str) -> io::Result<u64> {
-    let Some(group) = find(id)? else { return Ok(0) };
-    let events = fs::read_to_string(group.join("memory.events"))?;
-    Ok(count(&events, "oom_kill"))
 }
 
 /// The number behind a word at the beginning of a line.
@@ -255,20 +324,20 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         group(root.path(), "cpu memory pids\n", "cpu\n");
         let ours = root.path().join("forkd");
-        group(&ours, "cpu memory\n", "memory\n");
-        let groups = Groups::below(root.path()).unwrap();
+        group(&ours, "cpu memory pids\n", "cpu memory pids\n");
+        let groups = Groups::below(root.path(), &[CPU, MEMORY, PIDS], Vec::new()).unwrap();
         assert_eq!(groups.path, ours);
         let written = |path: &Path| fs::read_to_string(path.join("cgroup.subtree_control")).unwrap();
-        assert!(written(root.path()).starts_with("+memory"));
-        assert_eq!(written(&ours), "memory\n", "it had been done");
+        assert!(written(root.path()).starts_with("+memory +pids"));
+        assert_eq!(written(&ours), "cpu memory pids\n", "it had been done");
     }
 
     #[test]
     fn a_host_that_cannot_limit_memory_is_told_what_to_do() {
         let root = tempfile::tempdir().unwrap();
         group(root.path(), "cpuset cpu hugetlb memory_of_a_sort\n", "");
-        let error = Groups::below(root.path()).unwrap_err();
-        assert!(matches!(&error, CgroupError::NoController { group } if group == root.path()));
+        let error = Groups::below(root.path(), &[CPU, MEMORY], Vec::new()).unwrap_err();
+        assert!(matches!(&error, CgroupError::NoController { group, controller: MEMORY } if group == root.path()));
         assert!(error.to_string().contains("systemd.unified_cgroup_hierarchy=1"), "{error}");
         assert!(!root.path().join("forkd").exists());
     }
@@ -276,10 +345,36 @@ mod tests {
     #[test]
     fn a_limit_the_system_does_not_know_is_an_error() {
         let root = tempfile::tempdir().unwrap();
-        let groups = Groups { path: root.path().into() };
-        let limits = Limits { memory: Some(MemoryLimit::MIN) };
+        let groups = Groups { path: root.path().into(), devices: Vec::new() };
+        let limits = Limits { memory: Some(MemoryLimit::MIN), ..Limits::default() };
         let error = groups.make("sb-1", &limits).unwrap_err();
         assert!(matches!(&error, CgroupError::Io { path, .. } if path.ends_with("sb-1/memory.max")), "{error}");
+    }
+
+    #[test]
+    fn each_limit_is_written_where_the_system_reads_it() {
+        let root = tempfile::tempdir().unwrap();
+        let limits: Limits = serde_json::from_str(
+            r#"{"memory_mib":64,"memory_high_mib":32,"swap_mib":1,"cpu_millis":1500,"cpu_weight":50,"write_mib_per_sec":1}"#,
+        )
+        .unwrap();
+        let devices = Device::of_all(&["/".into()]).unwrap_or_default();
+        let groups = Groups { path: root.path().into(), devices };
+        let files = ["memory.high", "memory.max", "memory.oom.group", "memory.swap.max", "pids.max", "cpu.max"];
+        // As the system does: the files come with the group.
+        let written = |files: &[&str]| {
+            let path = root.path().join("sb-1");
+            files.iter().map(|file| fs::read_to_string(path.join(file)).unwrap()).collect::<Vec<_>>()
+        };
+        assert!(groups.make("sb-1", &limits).is_err(), "without its files a group limits nothing");
+        for file in files.iter().chain(&["cpu.weight", "io.max", "cgroup.procs"]) {
+            fs::write(root.path().join("sb-1").join(file), "").unwrap();
+        }
+        groups.limit(&root.path().join("sb-1"), &limits).unwrap();
+        assert_eq!(written(&files), ["33554432", "67108864", "1", "1048576", "512", "150000 100000"]);
+        assert_eq!(written(&["cpu.weight"]), ["50"]);
+        assert_eq!(controllers(&[limits]), [MEMORY, CPU, IO, PIDS]);
+        assert_eq!(controllers(&[Limits::default()]), [PIDS]);
     }
 
     #[test]
@@ -312,6 +407,6 @@ mod tests {
             assert_eq!(find(id).unwrap(), None, "{id}");
         }
         remove("sb-00000000-nobody", Duration::ZERO).unwrap();
-        assert_eq!(oom_kills("sb-00000000-nobody").unwrap(), 0);
+        assert_eq!(hits("sb-00000000-nobody").unwrap(), Hits::default());
     }
 }

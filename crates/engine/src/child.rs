@@ -11,11 +11,11 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use proto::control::ControlSocket;
+use proto::control::{ControlSocket, DISK_FULL};
 use serde::{Deserialize, Serialize};
 use types::{Dirs, Tag};
 
-use crate::cgroup::{self, Limits, MemoryLimit};
+use crate::cgroup::{self, Hits, Limits, MemoryLimit};
 use crate::memory::{MemoryUse, memory_of};
 use crate::pidfd::Process;
 use crate::vmdir::{CHILD_PREFIX, all_vms, is_held};
@@ -33,9 +33,11 @@ pub(crate) struct RecordV1 {
     /// The id of the snapshot that had the tag.
     pub(crate) snapshot: String,
     pub(crate) created_unix_ms: u64,
-    /// If there are any, it has a control group.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub(crate) limits: Limits,
+    /// Whether it has a control group.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) has_group: bool,
     /// Who has to know it, if anybody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) owner: Option<String>,
@@ -179,11 +181,25 @@ impl Child {
     #[must_use]
     pub fn cause_of_death(&self) -> Option<Death> {
         let limit = self.record.limits.memory?;
-        let kills = cgroup::oom_kills(self.id()).unwrap_or_else(|error| {
+        let hits = self.hits().unwrap_or_else(|error| {
             log::warn!("whether {} ran out of memory cannot be found out: {error}", self.id());
-            0
+            Hits::default()
         });
-        (kills > 0).then(|| Death::OutOfMemory { id: self.id().into(), limit })
+        hits.oom_killed.then(|| Death::OutOfMemory { id: self.id().into(), limit })
+    }
+
+    /// Which of its limits it has hit. It is known until what the dead left is swept.
+    ///
+    /// # Errors
+    /// When its group cannot be looked at.
+    pub fn hits(&self) -> io::Result<Hits> {
+        let hits = if self.record.has_group { cgroup::hits(self.id())? } else { Hits::default() };
+        Ok(Hits { disk_full: self.record.limits.disk.is_some() && self.path.join(DISK_FULL).exists(), ..hits })
+    }
+
+    /// Whether it has a control group.
+    pub(crate) const fn has_group(&self) -> bool {
+        self.record.has_group
     }
 
     /// Its directory.

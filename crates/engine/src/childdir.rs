@@ -18,6 +18,15 @@ use crate::vmdir::{CHILD_PREFIX, Guarded, VmDirError, remove};
 /// How long a killed process may take to be gone, and to be out of its group.
 pub(crate) const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
+/// What is known of a child before it has a name.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) limits: Limits,
+    /// Whether it shall have a control group.
+    pub(crate) has_group: bool,
+    pub(crate) owner: Option<&'a str>,
+}
+
 /// A directory for a child that is not ready yet.
 #[derive(Debug)]
 pub(crate) struct ChildDir {
@@ -28,26 +37,22 @@ pub(crate) struct ChildDir {
 }
 
 impl ChildDir {
-    /// Makes a directory for each owner, with new ids and the records that tell who they are.
-    pub(crate) fn create_many(
-        run: &Path,
-        parent: &Parent,
-        limits: Limits,
-        owners: &[Option<&str>],
-    ) -> Result<Vec<Self>, VmDirError> {
+    /// Makes a directory for each, with new ids and the records that tell who they are.
+    pub(crate) fn create_many(run: &Path, parent: &Parent, wanted: &[Wanted<'_>]) -> Result<Vec<Self>, VmDirError> {
         let all = Guarded::enter(run)?;
-        owners.iter().map(|owner| Self::create(&all, parent, limits, *owner)).collect()
+        wanted.iter().map(|wanted| Self::create(&all, parent, *wanted)).collect()
     }
 
-    fn create(all: &Guarded, parent: &Parent, limits: Limits, owner: Option<&str>) -> Result<Self, VmDirError> {
+    fn create(all: &Guarded, parent: &Parent, wanted: Wanted<'_>) -> Result<Self, VmDirError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let failed = |source| VmDirError::Io { path: CHILD_PREFIX.into(), source };
         let id = format!("{CHILD_PREFIX}{:08x}-{}", now.as_secs(), hex(&random::<4>().map_err(failed)?));
         let (path, lock) = all.make(&id, FlockOperation::LockShared)?;
         let created_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let (tag, snapshot) = (parent.tag.clone(), parent.id.clone());
+        let Wanted { limits, has_group, owner } = wanted;
         let owner = owner.map(str::to_owned);
-        let record = RecordV1 { id, tag, snapshot, created_unix_ms, limits, owner };
+        let record = RecordV1 { id, tag, snapshot, created_unix_ms, limits, has_group, owner };
         let made = Self { child: Child::new(record, path.clone()), _lock: lock, kept: false };
         made.child.write_record().map_err(|source| VmDirError::Io { path, source })?;
         Ok(made)
@@ -101,7 +106,7 @@ fn hidden_name(path: &Path) -> PathBuf {
 /// Removes what is left of a child: first its control group, because the directory is where that is known from.
 pub(crate) fn bury(path: &Path, patience: Duration) -> io::Result<()> {
     match Child::read_record(path) {
-        Ok(Some(record)) if !record.limits.is_empty() => cgroup::remove(&record.id, patience)?,
+        Ok(Some(record)) if record.has_group => cgroup::remove(&record.id, patience)?,
         Ok(_) => {}
         Err(error) => log::warn!("whether {} had a control group is not known: {error}", path.display()),
     }
@@ -136,7 +141,7 @@ mod tests {
     #[test]
     fn ids_differ_and_say_when() {
         let run = tempfile::tempdir().unwrap();
-        let dirs = ChildDir::create_many(run.path(), &parent(), Limits::default(), &[None; 50]).unwrap();
+        let dirs = ChildDir::create_many(run.path(), &parent(), &[Wanted::default(); 50]).unwrap();
         let ids: BTreeSet<_> = dirs.iter().map(|dir| dir.child().id().to_owned()).collect();
         assert_eq!(ids.len(), 50);
         assert!(ids.iter().all(|id| id.len() == "sb-".len() + 8 + 1 + 8), "{ids:?}");
@@ -157,7 +162,7 @@ mod tests {
                     }
                 });
             }
-            let made = || ChildDir::create_many(run.path(), &parent(), Limits::default(), &[None; 50]);
+            let made = || ChildDir::create_many(run.path(), &parent(), &[Wanted::default(); 50]);
             let all: Result<Vec<_>, _> = (0..20).map(|_| made().map(drop)).collect();
             over.store(true, std::sync::atomic::Ordering::Relaxed);
             all.unwrap();
@@ -167,7 +172,7 @@ mod tests {
     #[test]
     fn a_child_holds_its_directory_by_itself() {
         let run = tempfile::tempdir().unwrap();
-        let dir = ChildDir::create_many(run.path(), &parent(), Limits::default(), &[None]).unwrap().remove(0);
+        let dir = ChildDir::create_many(run.path(), &parent(), &[Wanted::default()]).unwrap().remove(0);
         let path = dir.path().to_owned();
         let child = File::open(&path).unwrap();
         crate::vmdir::lock(&child, FlockOperation::NonBlockingLockShared).unwrap();
@@ -182,7 +187,7 @@ mod tests {
     #[test]
     fn a_child_that_was_never_heard_of_is_found_and_ended() {
         let run = tempfile::tempdir().unwrap();
-        let dir = ChildDir::create_many(run.path(), &parent(), Limits::default(), &[None]).unwrap().remove(0);
+        let dir = ChildDir::create_many(run.path(), &parent(), &[Wanted::default()]).unwrap().remove(0);
         // A process that listens there: python, because the listener's process is what is looked for.
         let script = "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
                       s.bind(sys.argv[1]); s.listen(8); print('listens', flush=True); sys.stdin.read()";

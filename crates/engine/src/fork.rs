@@ -27,11 +27,12 @@ use session::{Metadata, Variables};
 use store::{Parent, Status, Store};
 use types::{Dirs, Tag};
 
+use crate::admission::admit;
 use crate::cancel::Cancel;
 use crate::cgroup::{Groups, Limits};
 use crate::child::Child;
-use crate::childdir::ChildDir;
-use crate::template::{Template, template_of_status};
+use crate::childdir::{ChildDir, Wanted};
+use crate::template::{Template, template_of_status, tops};
 use crate::{kill, limits};
 
 pub use error::{ChildError, ForkError};
@@ -52,8 +53,6 @@ pub struct ForkSpec {
     pub lifetime: Lifetime,
     /// What a failed child means for the others.
     pub results: Results,
-    /// What each of them may use at most.
-    pub limits: Limits,
     /// From the start until all are ready.
     pub limit: Duration,
     /// Calls it off.
@@ -69,6 +68,8 @@ pub struct ChildOptions {
     pub metadata: Metadata,
     /// Written down beside it on the host: who has to know it, should he be gone before he could say so.
     pub owner: Option<String>,
+    /// What it may use at most.
+    pub limits: Limits,
 }
 
 /// What a failed child means for the others.
@@ -137,7 +138,7 @@ pub fn fork(spec: &ForkSpec, dirs: &Dirs) -> Result<Forked, ForkError> {
         return Err(ForkError::Network { tag: spec.tag.clone() });
     }
     // Before anything is started: a limit that cannot be held is an error.
-    let groups = if spec.limits.is_empty() { None } else { Some(Groups::prepare()?) };
+    let groups = groups(&spec.children, dirs)?;
     let template = template_of_status(&spec.tag, status, dirs, begun + spec.limit, spec.cancel.as_ref())?;
     let forked = fork_from(template, groups.as_ref(), spec, dirs, begun);
     // What others left is removed when nobody waits for it.
@@ -156,17 +157,32 @@ fn fork_from(
 ) -> Result<Forked, ForkError> {
     let mut timings = ForkTimings { template_us: micros(begun), ..ForkTimings::default() };
     let parent = Parent { tag: spec.tag.clone(), id: template.snapshot.clone() };
-    let owners: Vec<_> = spec.children.iter().map(|child| child.owner.as_deref()).collect();
-    let made = ChildDir::create_many(&dirs.run, &parent, spec.limits, &owners)?;
+    let has_group = groups.is_some();
+    let wanted =
+        spec.children.iter().map(|child| Wanted { limits: child.limits, has_group, owner: child.owner.as_deref() });
+    let wanted: Vec<_> = wanted.collect();
+    let made = ChildDir::create_many(&dirs.run, &parent, &wanted)?;
     let slots = made.into_iter().map(|dir| {
-        let gate = groups.map(|groups| groups.make(dir.child().id(), &spec.limits)).transpose()?;
+        let gate = groups.map(|groups| groups.make(dir.child().id(), dir.child().limits())).transpose()?;
         Ok(Slot::new(dir, gate))
     });
-    let slots = slots.collect::<Result<_, ForkError>>()?;
+    let slots: Vec<Slot> = slots.collect::<Result<_, ForkError>>()?;
+    // With the groups of all that are asked for at this moment: whoever else looks sees these, too.
+    admit(spec.children.iter().filter(|child| child.limits.memory.is_none()).count())?;
     timings.directories_us = micros(begun);
     let mut fanout = Fanout::new(spec, template, slots, begun, timings)?;
     let outcome = work(&mut fanout);
     fanout.conclude(outcome)
+}
+
+/// Where the children's groups are made, if any of them needs one; then all of them get one.
+fn groups(children: &[ChildOptions], dirs: &Dirs) -> Result<Option<Groups>, ForkError> {
+    if !children.iter().any(|child| child.limits.need_group()) {
+        return Ok(None);
+    }
+    let limits: Vec<Limits> = children.iter().map(|child| child.limits).collect();
+    let directories = [tops(dirs)?, dirs.data.clone()];
+    Ok(Some(Groups::prepare(&limits, &directories)?))
 }
 
 /// Runs the fan-out with its workers; when this returns, none of them is left.

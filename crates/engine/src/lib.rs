@@ -13,6 +13,7 @@
 //! A [`Vm`] is a guard: when it is dropped, its process, its directory and its network are gone. A [`Child`] is a name:
 //! it lives by itself, whoever made it, until it is killed or, if it was made so, until its [`Forked`] is dropped.
 
+mod admission;
 mod boot;
 mod branch;
 mod caller;
@@ -54,10 +55,13 @@ mod testing;
 mod vm;
 mod vmdir;
 
+pub use admission::{AdmissionError, NoRoom};
 pub use boot::{BootError, BootSpec, boot};
 pub use branch::{Branch, BranchError, BranchSpec, Extent, Kept, branch, default_tag};
 pub use cancel::Cancel;
-pub use cgroup::{CgroupError, LimitError, Limits, MemoryLimit};
+pub use cgroup::{
+    CgroupError, CpuLimit, CpuWeight, DiskLimit, Hits, IoLimit, LimitError, Limits, MemoryLimit, SwapLimit, Within,
+};
 pub use child::{Child, Death};
 pub use fork::{
     ChildError, ChildOptions, ForkError, ForkSpec, ForkTimings, Forked, ForkedChild, MAX_CHILDREN, Results, fork,

@@ -101,8 +101,7 @@ mod tests {
     use store::Parent;
 
     use super::*;
-    use crate::cgroup::Limits;
-    use crate::childdir::ChildDir;
+    use crate::childdir::{ChildDir, Wanted};
 
     #[test]
     fn the_living_are_found_by_the_beginning_of_their_id() {
@@ -112,8 +111,7 @@ mod tests {
         let made = ChildDir::create_many(
             &dirs.run,
             &Parent { tag: "t".parse().unwrap(), id: "1".into() },
-            Limits::default(),
-            &[None; 2],
+            &[Wanted::default(); 2],
         )
         .unwrap();
         let (one, two) = (made[0].child(), made[1].child());
@@ -143,8 +141,7 @@ mod tests {
         let made = ChildDir::create_many(
             &dirs.run,
             &Parent { tag: "t".parse().unwrap(), id: "1".into() },
-            Limits::default(),
-            &[None; 2],
+            &[Wanted::default(); 2],
         )
         .unwrap();
         std::fs::write(made[0].path().join("vm.json"), "{").unwrap();

@@ -121,12 +121,11 @@ mod tests {
     use store::Parent;
 
     use super::*;
-    use crate::cgroup::Limits;
-    use crate::childdir::ChildDir;
+    use crate::childdir::{ChildDir, Wanted};
 
     fn childdir(run: &tempfile::TempDir) -> ChildDir {
         let parent = Parent { tag: "t".parse().unwrap(), id: "1".into() };
-        ChildDir::create_many(run.path(), &parent, Limits::default(), &[None]).unwrap().remove(0)
+        ChildDir::create_many(run.path(), &parent, &[Wanted::default()]).unwrap().remove(0)
     }
 
     #[test]

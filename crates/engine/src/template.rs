@@ -33,7 +33,7 @@ use record::RecordV1;
 
 pub(crate) use end::{end_unwanted, stop_template_of};
 pub use end::{remove_snapshot, stop_template, sweep_templates};
-pub(crate) use start::adopt;
+pub(crate) use start::{adopt, tops};
 
 /// The longest pause between two looks at a snapshot that is being written.
 const MAX_PAUSE: Duration = Duration::from_millis(50);

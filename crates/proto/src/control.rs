@@ -29,6 +29,9 @@ pub use messages::{
 /// The file in a VM's directory that is there while the VM is paused; its VMM makes and removes it.
 pub const PAUSED: &str = "paused";
 
+/// The file in a VM's directory that its VMM makes when the guest was first refused a write for want of room.
+pub const DISK_FULL: &str = "disk-full";
+
 /// The largest packet either side sends.
 const MAX_PACKET: usize = 64 << 10;
 /// The most descriptors beside one packet.

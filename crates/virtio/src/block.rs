@@ -10,6 +10,7 @@ mod backend;
 mod blocks;
 mod cow;
 mod layers;
+mod quota;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,7 @@ use virtio_queue::Queue;
 pub use self::backend::{Backend, RawDisk};
 pub use self::cow::CowDisk;
 pub use self::layers::Layers;
+pub use self::quota::Quota;
 use crate::device::read_bytes;
 use crate::queue::{Chain, Handled, QueueStateV1, Served, serve};
 use crate::{

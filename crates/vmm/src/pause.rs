@@ -41,7 +41,7 @@ impl Vm {
         }
         let frozen = self.capture()?;
         if let Some(home) = home
-            && let Err(errno) = mark(home)
+            && let Err(errno) = mark(home, MARK)
         {
             self.go_on();
             return Err(PauseError::Mark { source: errno.into() });
@@ -72,7 +72,8 @@ impl Vm {
     }
 }
 
-fn mark(home: &File) -> Result<(), Errno> {
+/// Makes an empty file there.
+pub(crate) fn mark(home: &File, name: &str) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
-    rustix::fs::openat(home, MARK, flags, Mode::RUSR | Mode::WUSR).map(drop)
+    rustix::fs::openat(home, name, flags, Mode::RUSR | Mode::WUSR).map(drop)
 }

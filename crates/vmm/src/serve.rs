@@ -7,11 +7,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use proto::control::{ControlError, ControlSocket, FromVmm, Lifetime, Outcome, RefusalCode, ToVmm, VmSpec};
+use proto::control::{ControlError, ControlSocket, DISK_FULL, FromVmm, Lifetime, Outcome, RefusalCode, ToVmm, VmSpec};
+
+use virtio::block::Quota;
 
 use crate::branch::{self, BranchError, Branched, Seed};
 use crate::controls::{Controls, Heard};
 use crate::events::{Event, Events};
+use crate::pause;
 use crate::ports::Ending;
 use crate::reactor::{Reactor, Source};
 use crate::vm::Vm;
@@ -51,7 +54,7 @@ pub(crate) fn serve(control: ControlSocket) -> Result<(), ServeError> {
                 Lifetime::Connection => Owner::Connection(engine),
                 Lifetime::Detached => Owner::Nobody,
             };
-            Running { vm, reactor, events, controls, owner, home: None }.until_the_end()
+            Running { vm, reactor, events, controls, owner, home: None, quota: None }.until_the_end()
         }
         Err(refused) => {
             controls.tell(engine, &refused);
@@ -86,6 +89,8 @@ pub(crate) struct Running {
     pub(crate) owner: Owner,
     /// The child's directory, locked for as long as this lives.
     pub(crate) home: Option<File>,
+    /// What its disks may take of the host, until it is known that the guest wanted more.
+    pub(crate) quota: Option<Arc<Quota>>,
 }
 
 /// Whose end is the VM's.
@@ -142,6 +147,7 @@ impl Running {
                     Source::Asker | Source::Listener | Source::Control { .. } => {}
                 }
             }
+            self.note_full_disk();
             // After the devices: who is paused or branched has nothing half done.
             for (source, _) in &ready {
                 match *source {
@@ -155,6 +161,18 @@ impl Running {
                     Source::Events | Source::Queue { .. } | Source::Host { .. } => {}
                 }
             }
+        }
+    }
+
+    /// Says in the directory, once, that the guest was refused a write for want of room.
+    fn note_full_disk(&mut self) {
+        if !self.quota.as_ref().is_some_and(|quota| quota.was_exceeded()) {
+            return;
+        }
+        self.quota = None;
+        log::warn!("the guest has written as much to its disks as it may");
+        if let Some(Err(error)) = self.home.as_ref().map(|home| pause::mark(home, DISK_FULL)) {
+            log::warn!("its directory cannot say so: {error}");
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use proto::control::{ChildDescriptor, ChildSpec, ControlError, ControlSocket, FromVmm, Lifetime, RefusalCode, listen};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
-use virtio::block::CowDisk;
+use virtio::block::{CowDisk, Quota};
 
 use crate::assembly::{BuildError, host_error};
 use crate::bounded_log;
@@ -133,10 +133,11 @@ fn settle(
     let mut controls = Controls::new(Arc::clone(&reactor));
     controls.listen(listener).map_err(host_error("an epoll entry"))?;
     stages.done("directory");
-    let devices = parts(template, spec, tap)?.build()?;
+    let quota = spec.disk_limit.map(|bytes| Arc::new(Quota::new(bytes)));
+    let devices = parts(template, spec, tap, quota.as_ref())?.build()?;
     stages.done("devices");
     let vm = Vm::restore(template, devices, console, &reactor, &events, stages)?;
-    Ok(Running { vm, reactor, events, controls, owner: Owner::Nobody, home: Some(home) })
+    Ok(Running { vm, reactor, events, controls, owner: Owner::Nobody, home: Some(home), quota })
 }
 
 /// Says to whoever looks at the directory that somebody lives there, and logs into it.
@@ -149,7 +150,12 @@ fn occupy(dir: &Path) -> io::Result<File> {
     Ok(home)
 }
 
-fn parts(template: &mut Template, spec: &ChildSpec, tap: Option<OwnedFd>) -> Result<Parts, BuildError> {
+fn parts(
+    template: &mut Template,
+    spec: &ChildSpec,
+    tap: Option<OwnedFd>,
+    quota: Option<&Arc<Quota>>,
+) -> Result<Parts, BuildError> {
     let shape = &template.frozen.shape;
     let mut disks = Vec::with_capacity(template.disks.len());
     for base in std::mem::take(&mut template.disks) {
@@ -157,7 +163,9 @@ fn parts(template: &mut Template, spec: &ChildSpec, tap: Option<OwnedFd>) -> Res
             Base::ReadOnly(disk) => Disk::ReadOnly(disk),
             Base::Private(layers) => {
                 let disk = CowDisk::over(layers, &template.tops);
-                Disk::Private(disk.map_err(host_error("a place for the guest's writes"))?)
+                let disk = disk.map_err(host_error("a place for the guest's writes"))?;
+                quota.into_iter().for_each(|quota| disk.limit(Arc::clone(quota)));
+                Disk::Private(disk)
             }
         });
     }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use engine::{
-    Branch, BranchSpec, Child, ChildOptions, Extent, ForkSpec, Forked, Lifetime, Limits, Removal, Results, branch,
-    fork, remove_snapshot,
+    Branch, BranchSpec, Child, ChildOptions, Extent, ForkSpec, Forked, Lifetime, Removal, Results, branch, fork,
+    remove_snapshot,
 };
 use serde::{Deserialize, Serialize};
 use session::ExecRequest;
@@ -80,7 +80,6 @@ fn one(tag: &Tag, dirs: &Dirs) -> Result<(Forked, Child)> {
         children: vec![ChildOptions::default()],
         lifetime: Lifetime::Connection,
         results: Results::AllOrNothing,
-        limits: Limits::default(),
         limit: FORK_LIMIT,
         cancel: None,
     };

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use engine::{ChildOptions, ForkSpec, Lifetime, Limits, Results, fork};
+use engine::{ChildOptions, ForkSpec, Lifetime, Results, fork};
 use types::Tag;
 
 use super::Run;
@@ -23,7 +23,6 @@ impl Run<'_> {
             children: vec![ChildOptions::default()],
             lifetime: Lifetime::Connection,
             results: Results::AllOrNothing,
-            limits: Limits::default(),
             limit: LIMIT,
             cancel: Some(interrupts.cancel()),
         };

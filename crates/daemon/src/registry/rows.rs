@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use api::SandboxLimits;
 use rusqlite::Row;
 use rusqlite::types::Type;
 
@@ -16,6 +17,16 @@ pub(super) fn to_json(map: &Map) -> String {
 /// A column that holds a map.
 pub(super) fn map(row: &Row<'_>, column: &str) -> rusqlite::Result<Map> {
     from_text(row, column, |text| serde_json::from_str(text).ok())
+}
+
+/// A column that holds limits.
+pub(super) fn limits(row: &Row<'_>) -> rusqlite::Result<SandboxLimits> {
+    from_text(row, "limits", |text| serde_json::from_str(text).ok())
+}
+
+/// Limits as JSON.
+pub(super) fn limits_to_json(limits: &SandboxLimits) -> String {
+    serde_json::to_string(limits).expect("numbers can be written as JSON")
 }
 
 /// A column that holds one of our words.

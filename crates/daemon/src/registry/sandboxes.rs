@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use api::{EventKind, SandboxInfo, SandboxStatus};
+use api::{EventKind, SandboxInfo, SandboxLimits, SandboxStatus};
+use engine::Hits;
 use rusqlite::types::Value;
 use rusqlite::{OptionalExtension as _, Row, params, params_from_iter};
 
@@ -35,6 +36,9 @@ pub(crate) struct Sandbox {
     pub(crate) warm: Option<bool>,
     /// The version of numpy in it, once somebody has asked.
     pub(crate) numpy: Option<String>,
+    pub(crate) limits: SandboxLimits,
+    /// Which of them it has hit.
+    pub(crate) hits: Hits,
 }
 
 impl From<Sandbox> for SandboxInfo {
@@ -55,6 +59,10 @@ impl From<Sandbox> for SandboxInfo {
             labels: sandbox.labels,
             expires_at_unix: sandbox.expires_unix,
             reason: sandbox.reason,
+            limits: sandbox.limits,
+            oom_killed: sandbox.hits.oom_killed,
+            throttled: sandbox.hits.throttled,
+            disk_full: sandbox.hits.disk_full,
         }
     }
 }
@@ -156,8 +164,8 @@ impl Change<'_> {
     /// One that lives; false when it is known already.
     pub(crate) fn add_sandbox(&mut self, new: &Sandbox) -> Result<bool, RegistryError> {
         let sql = "INSERT INTO sandboxes
-                   (id, tag, created_unix, pid, memory_limit_mib, labels, expires_unix, status, workspace, warm)
-                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING";
+                   (id, tag, created_unix, pid, memory_limit_mib, labels, expires_unix, status, workspace, warm, limits)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING";
         let added = self.tx.prepare_cached(sql)?.execute(params![
             new.id,
             new.tag,
@@ -169,6 +177,7 @@ impl Change<'_> {
             new.status.as_str(),
             new.workspace,
             new.warm,
+            rows::limits_to_json(&new.limits),
         ])?;
         if added > 0 {
             let about = About { tag: Some(&new.tag), ..About::sandbox(&new.id) };
@@ -231,6 +240,20 @@ impl Change<'_> {
         Ok(())
     }
 
+    /// It hit limits. Nothing happens twice.
+    pub(crate) fn add_hits(&mut self, id: &str, hits: Hits) -> Result<(), RegistryError> {
+        let Hits { oom_killed, throttled, disk_full } = hits;
+        let sql = "UPDATE sandboxes SET oom_killed = ?1, throttled = ?2, disk_full = ?3
+                   WHERE id = ?4 AND (oom_killed, throttled, disk_full) <> (?1, ?2, ?3)";
+        let values = params![oom_killed, throttled, disk_full, id];
+        if self.tx.prepare_cached(sql)?.execute(values)? > 0 {
+            let words = [(oom_killed, "oom_killed"), (throttled, "throttled"), (disk_full, "disk_full")];
+            let words: Vec<_> = words.into_iter().filter_map(|(hit, word)| hit.then_some(word)).collect();
+            self.tell(EventKind::SandboxLimited, About { detail: Some(&words.join(", ")), ..About::sandbox(id) })?;
+        }
+        Ok(())
+    }
+
     /// The version of numpy in it.
     pub(crate) fn set_numpy(&mut self, id: &str, version: &str) -> Result<(), RegistryError> {
         self.tx.prepare_cached("UPDATE sandboxes SET numpy = ? WHERE id = ?")?.execute([version, id])?;
@@ -280,6 +303,12 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Sandbox> {
         workspace: row.get("workspace")?,
         warm: row.get("warm")?,
         numpy: row.get("numpy")?,
+        limits: rows::limits(row)?,
+        hits: Hits {
+            oom_killed: row.get("oom_killed")?,
+            throttled: row.get("throttled")?,
+            disk_full: row.get("disk_full")?,
+        },
     })
 }
 

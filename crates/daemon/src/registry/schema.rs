@@ -94,6 +94,13 @@ CREATE TABLE events (
 ALTER TABLE sandboxes ADD COLUMN warm INTEGER;
 ALTER TABLE sandboxes ADD COLUMN numpy TEXT;
 ",
+    "
+ALTER TABLE sandboxes ADD COLUMN limits TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE sandboxes ADD COLUMN oom_killed INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE sandboxes ADD COLUMN throttled INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE sandboxes ADD COLUMN disk_full INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE workspaces ADD COLUMN limits TEXT NOT NULL DEFAULT '{}';
+",
 ];
 
 /// Takes the steps that the file has not taken yet, each whole or not at all.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{EventKind, WorkspaceInfo, WorkspaceStatus};
+use api::{EventKind, SandboxLimits, WorkspaceInfo, WorkspaceStatus};
 use rusqlite::{OptionalExtension as _, Row, params};
 
 use super::{About, Change, Registry, RegistryError, rows};
@@ -21,6 +21,7 @@ pub(crate) struct Workspace {
     /// What runs for it.
     pub(crate) sandbox: Option<String>,
     pub(crate) memory_limit_mib: Option<u64>,
+    pub(crate) limits: SandboxLimits,
     pub(crate) env: BTreeMap<String, String>,
 }
 
@@ -77,8 +78,8 @@ impl Change<'_> {
     /// A new one that runs; false when the name is taken.
     pub(crate) fn add_workspace(&mut self, new: &Workspace) -> Result<bool, RegistryError> {
         let sql = "INSERT INTO workspaces
-                   (name, id, source_tag, status, created_unix, last_active_unix, sandbox, memory_limit_mib, env)
-                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING";
+                   (name, id, source_tag, status, created_unix, last_active_unix, sandbox, memory_limit_mib, env, limits)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING";
         let added = self.tx.prepare_cached(sql)?.execute(params![
             new.name,
             new.id,
@@ -89,6 +90,7 @@ impl Change<'_> {
             new.sandbox,
             new.memory_limit_mib,
             rows::to_json(&new.env),
+            rows::limits_to_json(&new.limits),
         ])?;
         if added > 0 {
             self.tell(EventKind::WorkspaceCreated, About::workspace(&new.name))?;
@@ -146,6 +148,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Workspace> {
         state: tag.zip(dir),
         sandbox: row.get("sandbox")?,
         memory_limit_mib: row.get("memory_limit_mib")?,
+        limits: rows::limits(row)?,
         env: rows::map(row, "env")?,
     })
 }
@@ -166,6 +169,7 @@ mod tests {
             state: None,
             sandbox: Some(sandbox.into()),
             memory_limit_mib: Some(64),
+            limits: SandboxLimits { cpu_millis: Some(500), ..SandboxLimits::default() },
             env: [("A".to_owned(), "b".to_owned())].into(),
         }
     }
@@ -179,7 +183,7 @@ mod tests {
         registry.change(|change| change.suspend_workspace("w", "ws-w-state", "/d")).unwrap();
         registry.change(|change| change.resume_workspace("w", "sb-3")).unwrap();
         let now = registry.workspace("w").unwrap().unwrap();
-        assert_eq!((now.memory_limit_mib, &now.env), (new.memory_limit_mib, &new.env));
+        assert_eq!((now.memory_limit_mib, now.limits, &now.env), (new.memory_limit_mib, new.limits, &new.env));
         assert_eq!(now.state, Some(("ws-w-state".into(), "/d".into())));
         assert_eq!(registry.workspace_of_state("ws-w-state").unwrap().as_deref(), Some("w"));
     }

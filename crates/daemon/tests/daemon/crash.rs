@@ -31,7 +31,6 @@ fn fork_a_stranger(world: &World, known: &str) -> String {
         children: vec![option],
         lifetime: engine::Lifetime::Detached,
         results: engine::Results::AllOrNothing,
-        limits: engine::Limits::default(),
         limit: crate::http::PATIENCE,
         cancel: None,
     };

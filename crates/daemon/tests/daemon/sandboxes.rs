@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::{World, wait_until};
 
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 19] = [
     "id",
     "snapshot_tag",
     "netns",
@@ -20,6 +20,10 @@ const FIELDS: [&str; 15] = [
     "expires_at_unix",
     "reason",
     "hostname",
+    "limits",
+    "oom_killed",
+    "throttled",
+    "disk_full",
 ];
 
 #[test]
@@ -173,7 +177,6 @@ fn what_others_made_is_found_and_what_died_is_noticed() {
         children: vec![engine::ChildOptions::default()],
         lifetime: engine::Lifetime::Detached,
         results: engine::Results::AllOrNothing,
-        limits: engine::Limits::default(),
         limit: crate::http::PATIENCE,
         cancel: None,
     };
@@ -181,6 +184,26 @@ fn what_others_made_is_found_and_what_died_is_noticed() {
     let id = others.children[0].as_ref().unwrap().child.id().to_owned();
     assert_eq!(world.get(&format!("/v1/sandboxes/{id}"))["status"], "running");
     wait_until("it is listed", || world.get("/v1/sandboxes").as_array().unwrap().len() == 1);
+}
+
+#[test]
+fn each_has_its_own_limits_and_says_which_it_has_hit() {
+    let world = World::open();
+    let wanted = json!({ "snapshot_tag": "base", "n": 2, "limits": { "disk_mib": 8 },
+                         "per_child": [{}, { "limits": { "disk_mib": 9 } }] });
+    let made = world.post("/v1/sandboxes", wanted, 201);
+    assert_eq!([&made[0]["limits"], &made[1]["limits"]], [&json!({ "disk_mib": 8 }), &json!({ "disk_mib": 9 })]);
+    let id = made[0]["id"].as_str().unwrap();
+    let path = format!("/v1/sandboxes/{id}");
+    let hit = |info: &Value| ["oom_killed", "throttled", "disk_full"].map(|field| info[field].as_bool().unwrap());
+    assert_eq!(hit(&world.get(&path)), [false; 3]);
+    // As its VMM says it.
+    std::fs::write(world.dirs.run.join("vms").join(id).join("disk-full"), "").unwrap();
+    let mut live = world.stream("GET", "/v1/events?since=0", None);
+    assert_eq!(hit(&world.get(&path)), [false, false, true]);
+    assert!(live.until("event: sandbox.limited").contains("sandbox.limited"));
+    let bad = json!({ "snapshot_tag": "base", "limits": { "cpu_weight": 0 } });
+    assert_eq!(world.ask("POST", "/v1/sandboxes", Some(bad)).code(400), "invalid_request");
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use store::{Garbage, Removal};
 
 use super::*;
-use crate::cgroup::Limits;
 use crate::testing::{LONG, World};
 use crate::{ChildOptions, ForkSpec, Lifetime, Results, fork, remove_snapshot};
 
@@ -15,7 +14,6 @@ fn sandbox(world: &World, behaves: &str) -> Child {
         children: vec![ChildOptions::default()],
         lifetime: Lifetime::Detached,
         results: Results::AllOrNothing,
-        limits: Limits::default(),
         limit: LONG,
         cancel: None,
     };

@@ -9,6 +9,7 @@ use store::StoreError;
 use types::Tag;
 
 use super::MAX_CHILDREN;
+use crate::admission::AdmissionError;
 use crate::cgroup::{CgroupError, MemoryLimit};
 use crate::template::TemplateError;
 use crate::vmdir::VmDirError;
@@ -34,6 +35,9 @@ pub enum ForkError {
     /// The limits cannot be held here.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    /// The host has no room for them.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
     /// The template could not be spoken to.
     #[error(transparent)]
     Control(#[from] ControlError),

@@ -18,6 +18,7 @@ use super::slot::{Slot, State};
 use super::source::Source;
 use super::{ForkSpec, ForkTimings, Forked, Results, micros};
 use crate::cancel::Cancel;
+use crate::cgroup::mib_to_bytes;
 use crate::console;
 use crate::hearing::{Waited, hear};
 use crate::pidfd::Process;
@@ -125,6 +126,7 @@ impl<'a> Fanout<'a> {
                 id: slot.dir.child().id().into(),
                 dir: slot.dir.path().into(),
                 lifetime: self.spec.lifetime,
+                disk_limit: slot.dir.child().limits().disk.map(|limit| mib_to_bytes(limit.get())),
             });
             let children = specs.collect();
             let gates: Vec<OwnedFd> =

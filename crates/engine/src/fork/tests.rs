@@ -15,7 +15,6 @@ fn spec(world: &World, count: usize) -> ForkSpec {
         children: vec![ChildOptions::default(); count],
         lifetime: Lifetime::Detached,
         results: Results::AllOrNothing,
-        limits: Limits::default(),
         limit: LONG,
         cancel: None,
     }

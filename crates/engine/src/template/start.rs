@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child as Started, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -131,8 +131,7 @@ fn launch(
     cancel: Option<&Cancel>,
 ) -> Result<Template, TemplateError> {
     let files = snapshot.files()?;
-    let tops = dirs.cache.join("tops");
-    fs::create_dir_all(&tops).map_err(TemplateError::io("make", &tops))?;
+    let tops = tops(dirs)?;
     let started = Launched::start(program, place.listen()?, &place.log())?;
     let control = place.call()?.ok_or_else(|| TemplateError::Died { log: console::tail(&place.log()) })?;
     load(&control, &files, tops, place, cancel)?;
@@ -141,10 +140,17 @@ fn launch(
     Ok(Template { process, snapshot: snapshot.manifest().id.clone(), place: place.clone() })
 }
 
+/// Where what the guests write is kept while they run.
+pub(crate) fn tops(dirs: &Dirs) -> Result<PathBuf, TemplateError> {
+    let tops = dirs.cache.join("tops");
+    fs::create_dir_all(&tops).map_err(TemplateError::io("make", &tops))?;
+    Ok(tops)
+}
+
 fn load(
     control: &ControlSocket,
     files: &Files,
-    tops: std::path::PathBuf,
+    tops: PathBuf,
     place: &Place,
     cancel: Option<&Cancel>,
 ) -> Result<(), TemplateError> {

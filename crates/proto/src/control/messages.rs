@@ -301,6 +301,10 @@ pub struct ChildSpec {
     pub dir: PathBuf,
     /// What ends it: the connection by which the request came, or nothing.
     pub lifetime: Lifetime,
+    /// How many bytes the private tops of its disks may take, together. A guest that writes more gets errors, and there
+    /// is a file `disk-full` in the directory from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_limit: Option<u64>,
 }
 
 /// A descriptor that comes for a child.

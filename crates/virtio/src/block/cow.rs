@@ -31,6 +31,7 @@ use layer::Written;
 use super::backend::{Backend, read_all, write_all};
 use super::blocks::{BLOCK, BLOCK_BYTES, Span};
 use super::layers::Layers;
+use super::quota::Quota;
 use crate::Buffers;
 
 /// A copy-on-write disk; a clone is the same disk. What is below the top is never written; the top is gone when the
@@ -47,6 +48,8 @@ struct Disk {
     layers: Layers,
     /// Whether any block is in the top.
     written: bool,
+    /// What all tops this disk ever has may take.
+    quota: Option<Arc<Quota>>,
 }
 
 impl CowDisk {
@@ -58,7 +61,7 @@ impl CowDisk {
     pub fn over(mut layers: Layers, dir: &Path) -> io::Result<Self> {
         let len = layers.len_bytes();
         layers.raise(empty_top(len, dir)?)?;
-        Ok(Self { len, disk: Arc::new(Mutex::new(Some(Disk { layers, written: false }))) })
+        Ok(Self { len, disk: Arc::new(Mutex::new(Some(Disk { layers, written: false, quota: None }))) })
     }
 
     /// Puts an empty top over an image without layers.
@@ -67,6 +70,13 @@ impl CowDisk {
     /// When the image's size cannot be found or the top cannot be made.
     pub fn create(image: File, dir: &Path) -> io::Result<Self> {
         Self::over(Layers::open(image, Vec::new()).map_err(io::Error::other)?, dir)
+    }
+
+    /// Lets its tops take no more than is left of the quota. What is sealed stays counted: the host keeps it.
+    pub fn limit(&self, quota: Arc<Quota>) {
+        if let Some(disk) = self.lock().as_mut() {
+            disk.quota = Some(quota);
+        }
     }
 
     /// Makes a file for [`CowDisk::seal`], which is then spared the making.
@@ -98,7 +108,7 @@ impl CowDisk {
     /// writes.
     #[must_use]
     pub fn take_sealed(&self) -> Option<Layers> {
-        let Disk { mut layers, written } = self.lock().take()?;
+        let Disk { mut layers, written, .. } = self.lock().take()?;
         if !written {
             layers.pop();
         }
@@ -153,7 +163,23 @@ impl Disk {
         write_all(self.layers.file(self.top())?, Buffers::from(&mut bytes[..count]), start)
     }
 
+    /// Writes if there is room for the blocks that are not in the top yet.
     fn write(&mut self, from: Buffers<'_>, span: Span) -> io::Result<()> {
+        let top = self.top();
+        let new = self.layers.runs(span.blocks()).filter(|(_, owner)| *owner != top);
+        let new: u64 = new.map(|(run, _)| (run.end - run.start) * BLOCK_BYTES).sum();
+        let quota = self.quota.clone();
+        if quota.as_ref().is_some_and(|quota| !quota.take(new)) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let written = self.write_up(from, span);
+        if let (Err(_), Some(quota)) = (&written, quota) {
+            quota.put_back(new);
+        }
+        written
+    }
+
+    fn write_up(&mut self, from: Buffers<'_>, span: Span) -> io::Result<()> {
         let (blocks, top) = (span.blocks(), self.top());
         let (first, last) = (blocks.start, blocks.end - 1);
         let edges = [Some(first), (last != first).then_some(last)];

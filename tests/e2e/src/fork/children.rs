@@ -48,10 +48,9 @@ impl Children {
     ) -> Result<Self> {
         let spec = ForkSpec {
             tag: tag.clone(),
-            children: vec![ChildOptions::default(); count],
+            children: vec![ChildOptions { limits, ..ChildOptions::default() }; count],
             lifetime,
             results: Results::AllOrNothing,
-            limits,
             limit: FORK_LIMIT,
             cancel: None,
         };

@@ -79,7 +79,7 @@ fn leaks_nothing(host: &Host) -> Result<()> {
     // The first makes what stays: the directory of all directories and its lock.
     drop(own.fork(1)?);
     let before = Used::now(&own, template)?;
-    let limited = Limits { memory: Some(MemoryLimit::try_from(GENEROUS_MIB)?) };
+    let limited = Limits { memory: Some(MemoryLimit::try_from(GENEROUS_MIB)?), ..Limits::default() };
     let unlimited = Limits::default();
     for (lifetime, limits) in
         [(Lifetime::Connection, unlimited), (Lifetime::Detached, unlimited), (Lifetime::Detached, limited)]

@@ -8,6 +8,8 @@ fn sandbox(number: usize, labels: &[(&str, &str)]) -> Sandbox {
         created_unix: 100,
         pid: Some(7),
         memory_limit_mib: None,
+        limits: SandboxLimits::default(),
+        hits: Hits::default(),
         labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
         expires_unix: None,
         status: SandboxStatus::Running,

@@ -149,3 +149,38 @@ fn a_top_of_another_size_is_refused() {
     disk.write_at(Buffers::from(&mut [1; 8][..]), 0).unwrap();
     assert_eq!(disk.lock().as_ref().unwrap().layers.files(), 2);
 }
+
+#[test]
+fn a_disk_takes_no_more_than_its_quota_and_goes_on() {
+    let (mut one, mut other) = (disk(&pattern(8 * BLOCK)), disk(&pattern(8 * BLOCK)));
+    let quota = Arc::new(Quota::new(3 * BLOCK_BYTES));
+    one.limit(Arc::clone(&quota));
+    other.limit(Arc::clone(&quota));
+    let write = |disk: &mut CowDisk, blocks: usize, at: u64| {
+        disk.write_at(Buffers::from(&mut vec![9; blocks * BLOCK][..]), at * BLOCK_BYTES)
+    };
+    write(&mut one, 2, 0).unwrap();
+    write(&mut one, 2, 0).unwrap();
+    assert!(!quota.was_exceeded());
+    let error = write(&mut other, 2, 4).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    assert!(quota.was_exceeded());
+    let mut bytes = vec![0; 2 * BLOCK];
+    other.read_at(Buffers::from(&mut bytes[..]), 4 * BLOCK_BYTES).unwrap();
+    assert_eq!(bytes, pattern(8 * BLOCK)[4 * BLOCK..6 * BLOCK], "what was refused changed nothing");
+    write(&mut other, 1, 4).unwrap();
+    write(&mut one, 1, 0).unwrap();
+    // A block that was sealed is kept by the host beside the one that is written over it.
+    one.seal(fresh(&one)).unwrap();
+    write(&mut one, 1, 0).unwrap_err();
+}
+
+#[test]
+fn a_write_that_fails_leaves_the_quota_as_it_was() {
+    let image = image(&pattern(2 * BLOCK));
+    let mut disk = disk_over(&image);
+    disk.limit(Arc::new(Quota::new(BLOCK_BYTES)));
+    image.set_len(0).unwrap();
+    disk.write_at(Buffers::from(&mut [9; 10][..]), 1).unwrap_err();
+    disk.write_at(Buffers::from(&mut [9; BLOCK][..]), BLOCK_BYTES).unwrap();
+}
