@@ -10,6 +10,7 @@ use crate::digest::{Digest, DigestError};
 use crate::directory::{DirectoryError, Files};
 use crate::layout::Layout;
 use crate::manifest::{ConfigFile, Descriptor, Document, MAX_DOCUMENT, MAX_LAYERS, Platform, RunFile};
+use crate::registry::RegistryError;
 use crate::source::Source;
 use crate::tar::TarError;
 
@@ -101,7 +102,7 @@ pub enum ImageError {
     DigestText(#[from] DigestError),
     /// A registry did not give it to us.
     #[error(transparent)]
-    Remote(Box<dyn std::error::Error + Send + Sync>),
+    Registry(#[from] RegistryError),
 }
 
 impl ImageError {
@@ -149,6 +150,11 @@ pub(crate) struct Layer {
 /// Where the blobs of an image come from. What is handed out has the length and the digest that it should have.
 pub(crate) trait Blobs {
     fn blob(&self, descriptor: &Descriptor) -> Result<Blob, ImageError>;
+
+    /// An index or a manifest; registries keep them apart from other blobs.
+    fn manifest(&self, descriptor: &Descriptor) -> Result<Vec<u8>, ImageError> {
+        text(self, descriptor)
+    }
 }
 
 /// An image of layers.
@@ -171,7 +177,7 @@ impl Found {
         let mut descriptor = root.clone();
         for _ in 0..MAX_INDEXES {
             let what = descriptor.digest.to_string();
-            match document(&text(blobs, &descriptor)?, &what)? {
+            match document(&blobs.manifest(&descriptor)?, &what)? {
                 Document::Index(index) => {
                     let chosen = index.choose(platform).cloned();
                     descriptor = chosen
@@ -199,7 +205,7 @@ impl Found {
 }
 
 /// A blob that is a document.
-fn text(blobs: &dyn Blobs, descriptor: &Descriptor) -> Result<Vec<u8>, ImageError> {
+fn text<B: Blobs + ?Sized>(blobs: &B, descriptor: &Descriptor) -> Result<Vec<u8>, ImageError> {
     let what = || descriptor.digest.to_string();
     if descriptor.size > MAX_DOCUMENT {
         let reason = format!("longer than {MAX_DOCUMENT} bytes");

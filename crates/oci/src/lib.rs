@@ -1,7 +1,8 @@
 //! Container images, from wherever they are to a disk, without a container engine.
 //!
 //! ```text
-//! Source ---> Image::open ---> what it runs, and its layers: found, fetched, compared with their digests
+//! Source ---> Image::open ---> what it runs, and its layers: found, compared with their digests
+//!             Image::pull ---> the same from a registry; layers are kept, for other images too
 //!             Image::write --> the layers as one tree, the tree as an ext4 file system
 //! ```
 //!
@@ -13,10 +14,13 @@ mod blob;
 mod digest;
 mod directory;
 mod flatten;
+#[cfg(any(test, feature = "test-utils"))]
+pub mod fuzzing;
 mod image;
 mod layout;
 mod manifest;
 mod reference;
+mod registry;
 mod source;
 mod stream;
 mod tar;
@@ -28,6 +32,7 @@ pub use flatten::{FlattenError, Limits, Whiteouts};
 pub use image::{Image, ImageError, RunConfig};
 pub use manifest::{Platform, PlatformError};
 pub use reference::{Reference, ReferenceError};
+pub use registry::{CredentialsError, RegistryError, Settings};
 pub use source::{Place, Source};
 pub use stream::StreamError;
 pub use tar::TarError;

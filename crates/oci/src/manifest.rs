@@ -28,6 +28,10 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
+    pub(crate) const fn new(digest: Digest, size: u64) -> Self {
+        Self { digest, size, platform: None, annotations: None }
+    }
+
     /// Whether a layout calls it so.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         let annotations = self.annotations.iter().flatten();

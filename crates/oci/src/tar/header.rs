@@ -15,8 +15,9 @@ pub(super) struct Header([u8; BLOCK]);
 impl Header {
     pub(super) fn new(block: [u8; BLOCK]) -> Option<Self> {
         let stated = octal(&block[CHECKSUM])?;
-        let outside = block.iter().enumerate().filter(|(at, _)| !CHECKSUM.contains(at));
-        let sum = outside.map(|(_, byte)| u64::from(*byte)).sum::<u64>() + 8 * u64::from(b' ');
+        let add = |bytes: &[u8]| bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+        // The sum itself counts as spaces.
+        let sum = add(&block) - add(&block[CHECKSUM]) + 8 * u64::from(b' ');
         (stated == sum).then_some(Self(block))
     }
 

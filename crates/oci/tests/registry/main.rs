@@ -1,0 +1,4 @@
+//! Images from a registry that others wrote.
+
+#[cfg(test)]
+mod real;
