@@ -1,7 +1,7 @@
 //! From a request to a running process.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,6 +13,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::Rlimit;
 
 use crate::children::{Child, Children};
+use crate::image::ImageRun;
 use crate::stdio::{self, Ours};
 use crate::sys::{self, CStrings, Failure, Plan, Stage};
 use crate::users::{User, UserError, Users};
@@ -26,7 +27,7 @@ const MAX_PATH_LEN: usize = 4096;
 /// Why a process was not started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {
-    #[error("nothing to run: argv is empty")]
+    #[error("nothing to run: there is no command, and the image of this guest names none")]
     NoProgram,
     #[error("{what} contains a NUL byte")]
     Nul { what: &'static str },
@@ -90,9 +91,30 @@ impl Launcher {
         self.renewed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Starts what the request says; returns when it has been executed. It inherits `keep` under the same numbers.
+    /// Starts what the request says, and what the guest's image says where the request says nothing; returns when it
+    /// has been executed. It inherits `keep` under the same numbers.
     pub(crate) fn launch(&self, request: &ExecRequest, keep: &[BorrowedFd<'_>]) -> Result<(Child, Ours), LaunchError> {
-        let prepared = Prepared::new(request, self.renewed(), &Users::read()?)?;
+        let image = ImageRun::read();
+        let mut variables = image.env();
+        variables.extend(self.renewed());
+        let fallback = request.cwd.is_none().then_some(c"/");
+        self.start(&image.complete(request), variables, fallback, keep)
+    }
+
+    /// Starts what the agent needs itself, as the agent is.
+    pub(crate) fn launch_own(&self, request: &ExecRequest) -> Result<(Child, Ours), LaunchError> {
+        self.start(request, self.renewed(), request.cwd.is_none().then_some(c"/"), &[])
+    }
+
+    /// `variables` lie under those of the request; in the directory `fallback` it starts when its own is missing.
+    fn start(
+        &self,
+        request: &ExecRequest,
+        variables: BTreeMap<String, String>,
+        fallback: Option<&CStr>,
+        keep: &[BorrowedFd<'_>],
+    ) -> Result<(Child, Ours), LaunchError> {
+        let prepared = Prepared::new(request, variables, &Users::read()?)?;
         let identity = request.user.as_ref().map(|_| &prepared.user.identity);
         let streams = stdio::open(request.stdio, identity)?;
         let (reports, report) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
@@ -101,7 +123,7 @@ impl Launcher {
             argv: &prepared.argv,
             environment: &prepared.environment,
             directory: &prepared.directory,
-            fallback: request.cwd.is_none().then_some(c"/"),
+            fallback,
             identity,
             stdio: streams.theirs.fds(),
             terminal: matches!(request.stdio, Stdio::Tty(_)),
@@ -183,7 +205,7 @@ fn c_string(text: impl Into<Vec<u8>>, what: &'static str) -> Result<CString, Lau
     CString::new(text).map_err(|_| LaunchError::Nul { what })
 }
 
-/// The default environment, over it what a renewal brought, and over both what the request adds.
+/// The default environment, over it what the image and a renewal brought, and over all what the request adds.
 fn environment(
     request: &ExecRequest,
     renewed: BTreeMap<String, String>,

@@ -15,6 +15,7 @@ mod children;
 mod console;
 mod dial;
 mod files;
+mod image;
 mod init;
 mod interpreter;
 mod launch;

@@ -16,7 +16,7 @@ use crate::table::bytes;
 use crate::{output, progress, stream};
 
 /// What is asked about a branch.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line and stands by itself")]
 pub(crate) struct BranchArgs {
     /// Takes a sandbox as it is now, instead of booting a VM; it runs on after a pause of milliseconds

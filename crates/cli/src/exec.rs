@@ -18,6 +18,7 @@ Examples:
   forkd exec 66f0 --user nobody --cwd /tmp -- id
   tar c src | forkd exec 66f0 -- tar x -C /root
   forkd exec 66f0 -t -- bash
+  forkd exec 66f0                       the ENTRYPOINT and CMD of the container image it was made of
 
 Exit code: the command's own; 128 and the signal's number if a signal ended it;
 124 if its time was up; 126 or 127 if it could not be started; 1 if there is no such sandbox.";
@@ -32,8 +33,8 @@ pub(crate) struct ExecArgs {
     /// Which sandbox, by another way to say it
     #[arg(long, value_name = "ID")]
     child: Option<String>,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The command and its arguments; for a snapshot of a container image, its own unless given
+    #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     #[command(flatten)]
     process: ProcessArgs,
@@ -82,7 +83,8 @@ mod tests {
         assert_eq!(plain.command, ["sh", "-c", "--child"]);
         let flagged = parse(&["--child", "sb-2", "--", "id"]).unwrap();
         assert_eq!((flagged.id, flagged.child.as_deref()), (None, Some("sb-2")));
-        for bad in [&["--", "id"][..], &["sb-1"], &["sb-1", "--child", "sb-2", "--", "id"]] {
+        assert_eq!(parse(&["sb-1"]).unwrap().command, [""; 0], "what the image says");
+        for bad in [&["--", "id"][..], &["sb-1", "--child", "sb-2", "--", "id"]] {
             assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }
     }

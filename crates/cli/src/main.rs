@@ -16,6 +16,7 @@ mod eval;
 mod exec;
 mod fork;
 mod forward;
+mod from_image;
 mod gc;
 mod images;
 mod interrupts;
@@ -73,6 +74,7 @@ Examples:
   forkd doctor                          what this machine can do
   forkd run -- uname -a                 boot a VM, run a command in it, throw the VM away
   forkd snapshot --recipe python-numpy --tag pyagent      boot and warm up a VM once
+  forkd from-image python:3.12-slim --tag py              or one of a container image, without docker
   forkd fork --tag pyagent -n 10        ten of them at once
   forkd ls                              which run
   forkd eval ID 'numpy.zeros(5)'        in its warm Python
@@ -105,6 +107,8 @@ enum Verb {
     Run(Box<run::RunArgs>),
     Snapshot(Box<snapshot::SnapshotArgs>),
     SnapshotDiff(snapshot_diff::SnapshotDiffArgs),
+    FromImage(Box<from_image::FromImageArgs>),
+    Parent(from_image::ParentArgs),
     Fork(fork::ForkArgs),
     Ls(ls::LsArgs),
     Exec(exec::ExecArgs),
@@ -160,6 +164,8 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Run(args) => run::run(&args),
         Verb::Snapshot(args) => snapshot::snapshot(&args),
         Verb::SnapshotDiff(args) => snapshot_diff::snapshot_diff(&args),
+        Verb::FromImage(args) => from_image::from_image(&args),
+        Verb::Parent(args) => from_image::parent(&args),
         Verb::Fork(args) => fork::fork(&args),
         Verb::Ls(args) => ls::ls(&args),
         Verb::Exec(args) => exec::exec(&args),

@@ -96,6 +96,25 @@ pub(crate) fn snapshot(args: &SnapshotArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl SnapshotArgs {
+    /// Of a disk that has no recipe.
+    pub(crate) fn of_image(
+        tag: Tag,
+        existing: Existing,
+        boot_wait_secs: Duration,
+        quiet: bool,
+        guest: GuestArgs,
+        warm_up: WarmUp,
+    ) -> Self {
+        let prepared = Some(Prepared { recipe: None, warm_up });
+        let (branch, force) = (BranchArgs::default(), matches!(existing, Existing::Replace));
+        Self { tag: Some(tag), branch, force, boot_wait_secs, quiet, prepared, guest }
+    }
+
+    /// Boots, warms up and keeps it.
+    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        snapshot(self)
+    }
+
     fn prepared(&self, parts: &Parts) -> Prepared {
         let said = || parts.recipe.as_ref().map(Prepared::from).unwrap_or_default();
         self.prepared.clone().unwrap_or_else(said)

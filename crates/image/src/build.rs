@@ -1,11 +1,15 @@
-//! From a recipe to an image: find it in the cache, or make it there.
+//! From a recipe or a container image to a disk: find it in the cache, or make it there.
 
+use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 
+use oci::DiskSize;
 use types::progress::Progress;
 use types::{Dirs, RecipeName};
 
 use crate::cache::{Bucket, CacheError, Staging};
+use crate::digest::Hasher;
 use crate::recipe::Recipe;
 use crate::tool::ToolError;
 use crate::{debian, ext4};
@@ -31,6 +35,9 @@ pub enum ImageError {
         /// Its disk's size.
         bytes: u64,
     },
+    /// A container image cannot be written as a disk.
+    #[error(transparent)]
+    Container(#[from] oci::WriteError),
     /// A program is missing or failed.
     #[error(transparent)]
     Tool(#[from] ToolError),
@@ -44,7 +51,7 @@ pub enum ImageError {
 pub struct Image {
     /// The file; sparse.
     pub path: PathBuf,
-    /// Of the recipe it was made from.
+    /// Of the recipe or the container image it was made from.
     pub digest: String,
 }
 
@@ -57,6 +64,27 @@ pub struct Image {
 /// When a program that is needed is missing or fails, or the disk is full.
 pub fn build_image(recipe: &Recipe, dirs: &Dirs, progress: &dyn Progress) -> Result<Image, ImageError> {
     find_or_make(recipe, dirs, progress, make)
+}
+
+/// The disk of a container image, written if it is not in the cache yet; `name` is a part of its file's name.
+///
+/// # Errors
+/// When the image is not what its digests say, is larger than the disk, or the host's disk is full.
+pub fn build_container_image(
+    image: &oci::Image,
+    name: &RecipeName,
+    size: DiskSize,
+    dirs: &Dirs,
+    progress: &dyn Progress,
+) -> Result<Image, ImageError> {
+    let size_text = format!("{size:?}");
+    let digest = Hasher::default().part(image.id().hex().as_bytes()).part(size_text.as_bytes()).hex();
+    cached(name, digest, dirs, progress, |staging| {
+        let path = staging.path().join("image");
+        let file = File::create_new(&path).map_err(CacheError::new("create", &path))?;
+        image.write(&file, size, oci::Limits::default(), progress)?;
+        Ok(path)
+    })
 }
 
 /// The root filesystem of the emulated host.
@@ -72,15 +100,24 @@ fn machine_recipe() -> Recipe {
     Recipe::parse(name, MACHINE).expect("a test parses the machine's recipe")
 }
 
-/// `make` gets an empty staging area and returns the finished file in it.
 fn find_or_make(
     recipe: &Recipe,
     dirs: &Dirs,
     progress: &dyn Progress,
     make: impl FnOnce(&Recipe, &Staging<'_>, &dyn Progress) -> Result<PathBuf, ImageError>,
 ) -> Result<Image, ImageError> {
-    let digest = recipe.digest();
-    let key = format!("{}-{}", recipe.name, &digest[..DIGEST_IN_NAME]);
+    cached(&recipe.name, recipe.digest(), dirs, progress, |staging| make(recipe, staging, progress))
+}
+
+/// `make` gets an empty staging area and returns the finished file in it.
+fn cached(
+    name: &RecipeName,
+    digest: String,
+    dirs: &Dirs,
+    progress: &dyn Progress,
+    make: impl FnOnce(&Staging<'_>) -> Result<PathBuf, ImageError>,
+) -> Result<Image, ImageError> {
+    let key = format!("{name}-{}", &digest[..DIGEST_IN_NAME]);
     let name = format!("{key}.ext4");
     let bucket = Bucket::open(&dirs.cache, "images-v1")?;
     let path = bucket.path(&name);
@@ -93,7 +130,7 @@ fn find_or_make(
     }
     let staging = turn.stage()?;
     let area = staging.path().to_owned();
-    let made = make(recipe, &staging, progress).and_then(|staged| Ok(staging.publish(&staged, &name)?));
+    let made = make(&staging).and_then(|staged| Ok(staging.publish(&staged, &name)?));
     let path = made.map_err(|err| if is_disk_full(&err) { ImageError::DiskFull { path: area } } else { err })?;
     Ok(Image { path, digest })
 }
@@ -109,8 +146,9 @@ fn make(recipe: &Recipe, staging: &Staging<'_>, progress: &dyn Progress) -> Resu
 fn is_disk_full(err: &ImageError) -> bool {
     match err {
         ImageError::DiskFull { .. } | ImageError::Tool(ToolError::DiskFull { .. }) => true,
-        ImageError::Cache(err) => err.source.kind() == std::io::ErrorKind::StorageFull,
-        ImageError::TooSmall { .. } | ImageError::Tool(_) => false,
+        ImageError::Cache(err) => err.source.kind() == io::ErrorKind::StorageFull,
+        ImageError::Container(oci::WriteError::Write { source }) => source.kind() == io::ErrorKind::StorageFull,
+        ImageError::TooSmall { .. } | ImageError::Tool(_) | ImageError::Container(_) => false,
     }
 }
 

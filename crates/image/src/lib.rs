@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Recipe ------> build_image ---> cache/images-v1/<name>-<digest>.ext4
+//! oci::Image --> build_container_image ---> the same
 //! --kernel ----> guest_kernel --> a bzImage or vmlinux, and the modules that fit it
 //! agent ------->  Initramfs  ---> cache/initramfs-v1/<digest>.cpio
 //! ```
@@ -26,7 +27,7 @@ mod recipe;
 mod sys;
 mod tool;
 
-pub use build::{Image, ImageError, build_image, build_machine_root};
+pub use build::{Image, ImageError, build_container_image, build_image, build_machine_root};
 pub use cache::CacheError;
 pub use initramfs::{Initramfs, InitramfsError, Purpose};
 pub use kernel::{GuestKernel, HeaderError, KernelError, guest_kernel, present_kernel};

@@ -83,7 +83,7 @@ fn run_one(hook: &Path, launcher: &Launcher, request: &RenewRequest, limit: Dura
         cwd: Some("/".into()),
         ..ExecRequest::default()
     };
-    let (child, ours) = match launcher.launch(&exec, &[]) {
+    let (child, ours) = match launcher.launch_own(&exec) {
         Ok(launched) => launched,
         Err(source) => return Err(HookError::Launch { name, source }),
     };

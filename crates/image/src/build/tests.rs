@@ -1,5 +1,4 @@
 use std::fs;
-use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use types::progress::Silent;
@@ -96,4 +95,25 @@ fn the_machine_has_a_recipe() {
     let recipe = machine_recipe();
     assert_eq!((recipe.name.as_str(), recipe.disk_bytes), ("machine", 2 << 30));
     assert!(Recipe::builtin().all(|builtin| builtin.name != recipe.name), "the name is taken");
+}
+
+#[test]
+fn a_container_image_is_written_once_for_each_size() {
+    let home = tempfile::tempdir().unwrap();
+    let dirs = Dirs::under(&home.path().join("home"));
+    let tree = home.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "text").unwrap();
+    let source: oci::Source = format!("dir:{}", tree.display()).parse().unwrap();
+    let open = || oci::Image::open(&source, &oci::Platform::default()).unwrap();
+    let name = "tree".parse().unwrap();
+    let build = |image: &oci::Image, size| build_container_image(image, &name, size, &dirs, &Silent).unwrap();
+    let first = build(&open(), DiskSize::Bytes(16 << 20));
+    assert_eq!(first.path.metadata().unwrap().len(), 16 << 20);
+    assert_eq!(build(&open(), DiskSize::Bytes(16 << 20)), first);
+    assert_ne!(build(&open(), DiskSize::Bytes(32 << 20)).path, first.path);
+    fs::write(tree.join("file"), "TEXT").unwrap();
+    assert_ne!(build(&open(), DiskSize::Bytes(16 << 20)).path, first.path);
+    let error = build_container_image(&open(), &name, DiskSize::Bytes(1 << 20), &dirs, &Silent).unwrap_err();
+    assert!(matches!(error, ImageError::Container(oci::WriteError::Plan(_))), "{error}");
 }
