@@ -1,4 +1,7 @@
-//! The one error of all routes, and the one place that decides what a failure is in HTTP.
+//! The one error of all routes. What a failure of the engine's or of a guest's is in HTTP is decided here and nowhere else.
+
+mod guests;
+mod verbs;
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -8,11 +11,6 @@ use api::{Code, ErrorBody};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use engine::{
-    AdmissionError, BranchError, FindError, ForkError, KillError, LineageError, PauseError, SnapshotError, StoreError,
-    TemplateError,
-};
-use session::{ErrorCode, SessionError};
 use types::TagError;
 
 use crate::registry::RegistryError;
@@ -117,177 +115,6 @@ impl From<TagError> for ApiError {
     }
 }
 
-impl From<StoreError> for ApiError {
-    fn from(error: StoreError) -> Self {
-        match &error {
-            StoreError::Unknown { .. } => Self::of(StatusCode::NOT_FOUND, Code::SnapshotNotFound, &error),
-            StoreError::Writing { .. } => Self::refused(Code::SnapshotNotReady, &error),
-            StoreError::Exists { .. } => Self::refused(Code::SnapshotExists, &error),
-            StoreError::HasChildren { .. } => Self::refused(Code::SnapshotHasChildren, &error),
-            StoreError::Failed { .. }
-            | StoreError::TooDeep { .. }
-            | StoreError::Older { .. }
-            | StoreError::Newer { .. }
-            | StoreError::Manifest { .. }
-            | StoreError::Damaged { .. }
-            | StoreError::Image { .. } => Self::refused(Code::SnapshotUnusable, &error),
-            _ => Self::failed(Code::Internal, &error),
-        }
-    }
-}
-
-impl From<TemplateError> for ApiError {
-    fn from(error: TemplateError) -> Self {
-        match error {
-            TemplateError::Store(error) => error.into(),
-            TemplateError::Refused { .. } => Self::refused(Code::SnapshotUnusable, &error),
-            TemplateError::Died { .. } | TemplateError::Slow { .. } => Self::failed(Code::VmFailed, &error),
-            error => Self::failed(Code::Internal, &error),
-        }
-    }
-}
-
-impl From<ForkError> for ApiError {
-    fn from(error: ForkError) -> Self {
-        match error {
-            ForkError::Store(error) => error.into(),
-            ForkError::Template(error) => error.into(),
-            ForkError::Count { .. } => Self::invalid(chain(&error)),
-            ForkError::Network { .. } => Self::refused(Code::SnapshotUnusable, &error),
-            ForkError::Admission(AdmissionError::NoRoom(_)) => {
-                Self::of(StatusCode::INSUFFICIENT_STORAGE, Code::HostFull, &error)
-            }
-            ForkError::Cgroup(_) => Self::failed(Code::LimitUnavailable, &error),
-            ForkError::Child { .. } => Self::failed(Code::VmFailed, &error),
-            error => Self::failed(Code::Internal, &error),
-        }
-    }
-}
-
-impl From<FindError> for ApiError {
-    fn from(error: FindError) -> Self {
-        match &error {
-            FindError::Unknown { .. } | FindError::Ambiguous { .. } => {
-                Self::of(StatusCode::NOT_FOUND, Code::SandboxNotFound, &error)
-            }
-            FindError::Died(_) => Self::of(StatusCode::NOT_FOUND, Code::SandboxGone, &error),
-            FindError::Io { .. } => Self::failed(Code::Internal, &error),
-        }
-    }
-}
-
-impl From<LineageError> for ApiError {
-    fn from(error: LineageError) -> Self {
-        match error {
-            LineageError::Store(error) => error.into(),
-            LineageError::Find(error) => error.into(),
-        }
-    }
-}
-
-impl From<BranchError> for ApiError {
-    fn from(error: BranchError) -> Self {
-        match error {
-            BranchError::Store(error) => error.into(),
-            BranchError::Gone { .. } | BranchError::Died(_) => {
-                Self::of(StatusCode::NOT_FOUND, Code::SandboxGone, &error)
-            }
-            BranchError::Orphan { .. } | BranchError::Parent { .. } => Self::refused(Code::BranchRefused, &error),
-            BranchError::Failed { .. }
-            | BranchError::Slow { .. }
-            | BranchError::Write { .. }
-            | BranchError::WriterDied { .. } => Self::failed(Code::VmFailed, &error),
-            error => Self::failed(Code::Internal, &error),
-        }
-    }
-}
-
-impl From<SnapshotError> for ApiError {
-    fn from(error: SnapshotError) -> Self {
-        match error {
-            SnapshotError::Store(error) => error.into(),
-            error => Self::failed(Code::VmFailed, &error),
-        }
-    }
-}
-
-impl From<PauseError> for ApiError {
-    fn from(error: PauseError) -> Self {
-        match error {
-            PauseError::Gone { .. } | PauseError::Died(_) => Self::of(StatusCode::NOT_FOUND, Code::SandboxGone, &error),
-            error => Self::failed(Code::VmFailed, &error),
-        }
-    }
-}
-
-impl From<KillError> for ApiError {
-    fn from(error: KillError) -> Self {
-        Self::failed(Code::VmFailed, &error)
-    }
-}
-
-impl From<SessionError> for ApiError {
-    fn from(error: SessionError) -> Self {
-        let SessionError::Refused { code, .. } = &error else {
-            return match &error {
-                SessionError::Paused { .. } => Self::refused(Code::SandboxPaused, &error),
-                SessionError::NotTaken { .. } => Self::refused(Code::ProcessNotReading, &error),
-                SessionError::AgentTooOld { .. } => Self::refused(Code::AgentTooOld, &error),
-                SessionError::RequestTooLong => Self::of(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge, &error),
-                _ => Self::failed(Code::AgentUnreachable, &error),
-            };
-        };
-        let (status, code) = said_by_agent(*code);
-        Self::of(status, code, &error)
-    }
-}
-
-/// What an agent's refusal is, whatever was asked of it.
-const fn said_by_agent(code: ErrorCode) -> (StatusCode, Code) {
-    match code {
-        ErrorCode::NoSuchUser | ErrorCode::BadCwd | ErrorCode::BadArgument | ErrorCode::NotFound => {
-            (StatusCode::BAD_REQUEST, Code::AgentRefused)
-        }
-        ErrorCode::NotExecutable => (StatusCode::BAD_REQUEST, Code::ProgramNotExecutable),
-        ErrorCode::PermissionDenied => (StatusCode::FORBIDDEN, Code::PermissionDenied),
-        ErrorCode::IsADirectory => (StatusCode::BAD_REQUEST, Code::IsADirectory),
-        ErrorCode::NotADirectory => (StatusCode::BAD_REQUEST, Code::NotADirectory),
-        ErrorCode::NotAFile => (StatusCode::BAD_REQUEST, Code::NotAFile),
-        ErrorCode::AlreadyExists => (StatusCode::CONFLICT, Code::FileExists),
-        ErrorCode::NotEmpty => (StatusCode::CONFLICT, Code::DirectoryNotEmpty),
-        ErrorCode::NoSpace => (StatusCode::INSUFFICIENT_STORAGE, Code::NoSpace),
-        ErrorCode::ReadOnly => (StatusCode::CONFLICT, Code::ReadOnly),
-        ErrorCode::CrossDevice => (StatusCode::CONFLICT, Code::CrossDevice),
-        ErrorCode::Busy => (StatusCode::CONFLICT, Code::FileBusy),
-        ErrorCode::NoSuchProcess => (StatusCode::NOT_FOUND, Code::ProcessNotFound),
-        ErrorCode::Ended => (StatusCode::CONFLICT, Code::ProcessEnded),
-        ErrorCode::TooMany => (StatusCode::CONFLICT, Code::TooManyProcesses),
-        _ => (StatusCode::INTERNAL_SERVER_ERROR, Code::AgentRefused),
-    }
-}
-
-impl ApiError {
-    /// What an agent says about a file.
-    pub(crate) fn of_file(error: SessionError) -> Self {
-        match &error {
-            SessionError::Refused { code: ErrorCode::NotFound, .. } => {
-                Self::of(StatusCode::NOT_FOUND, Code::FileNotFound, &error)
-            }
-            _ => error.into(),
-        }
-    }
-
-    /// What an agent says about a program to be started.
-    pub(crate) fn of_program(error: SessionError) -> Self {
-        match &error {
-            SessionError::Refused { code: ErrorCode::NotFound, .. } => {
-                Self::of(StatusCode::BAD_REQUEST, Code::ProgramNotFound, &error)
-            }
-            _ => error.into(),
-        }
-    }
-}
-
 /// What breaks a body off.
 impl std::fmt::Display for ApiError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -302,30 +129,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_case_has_its_status_and_its_code() {
-        let tag: types::Tag = "t".parse().unwrap();
-        let unknown = ApiError::from(ForkError::from(StoreError::Unknown { tag: tag.clone() }));
-        assert_eq!((unknown.status.as_u16(), unknown.code), (404, Code::SnapshotNotFound));
-        let writing = ApiError::from(TemplateError::from(StoreError::Writing { tag }));
-        assert_eq!((writing.status.as_u16(), writing.code), (409, Code::SnapshotNotReady));
-        let tag = ApiError::from("../x".parse::<types::Tag>().unwrap_err());
-        assert_eq!((tag.status.as_u16(), tag.code), (400, Code::InvalidTag));
-        let user = SessionError::Refused { code: ErrorCode::NoSuchUser, message: "no user `x`".into() };
-        assert_eq!(ApiError::from(user).status.as_u16(), 400);
-        let not_taken = SessionError::NotTaken { waited: std::time::Duration::from_secs(60), taken_bytes: 5 };
-        let not_taken = ApiError::from(not_taken);
-        assert_eq!((not_taken.status.as_u16(), not_taken.code), (409, Code::ProcessNotReading));
-        assert!(not_taken.message.contains("5 bytes"), "{}", not_taken.message);
-        let missing = || SessionError::Refused { code: ErrorCode::NotFound, message: "none".into() };
-        assert_eq!(ApiError::of_file(missing()).code, Code::FileNotFound);
-        assert_eq!(ApiError::of_program(missing()).code, Code::ProgramNotFound);
-        assert_eq!(ApiError::from(missing()).code, Code::AgentRefused);
-    }
-
-    #[test]
     fn a_cause_is_told_once() {
         let source = std::io::Error::other("disk on fire");
-        let error = KillError::Io { id: "sb-1".into(), source };
+        let error = engine::KillError::Io { id: "sb-1".into(), source };
         assert_eq!(chain(&error), "cannot end sandbox sb-1: disk on fire");
     }
 }
