@@ -8,7 +8,9 @@
 //! ```
 //!
 //! Nobody is who comes from a browser that was led to a loopback address under another name ([`crate::hosts`]).
-//! A token that is brought is checked, also where none is needed. Secrets are compared as digests, in constant time.
+//! A token that is brought is checked, also where none is needed; unless there is none that it could be, neither in a file
+//! nor by name: then clients that always bring one are let in as if they had not. Secrets are compared as digests, in
+//! constant time.
 
 use std::path::Path;
 use std::sync::{Arc, RwLock};
@@ -90,7 +92,11 @@ impl Auth {
     fn identify(&self, headers: &HeaderMap, door: Door, registry: &Registry) -> Result<Identity, ApiError> {
         let expected = *self.file_token.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         let refused = |code, message: &str| Err(ApiError::new(StatusCode::UNAUTHORIZED, code, message));
-        let Some(header) = headers.get(header::AUTHORIZATION) else {
+        let brought = match headers.get(header::AUTHORIZATION) {
+            Some(header) if expected.is_some() || registry.has_tokens()? => Some(header),
+            _ => None,
+        };
+        let Some(header) = brought else {
             return match (door, expected) {
                 (Door::Local, _) => Ok(Identity::all(LOCAL)),
                 (Door::Network, None) => hosts::check(headers).map(|()| Identity::all(ANONYMOUS)),
@@ -130,7 +136,12 @@ pub(crate) fn digest(token: &str) -> [u8; 32] {
 }
 
 /// What is inside a sandbox.
-const INSIDE: [&str; 3] = ["/v1/sandboxes/{id}/console", "/v1/sandboxes/{id}/files", "/v1/sandboxes/{id}/processes"];
+const INSIDE: [&str; 4] = [
+    "/v1/sandboxes/{id}/console",
+    "/v1/sandboxes/{id}/exec",
+    "/v1/sandboxes/{id}/files",
+    "/v1/sandboxes/{id}/processes",
+];
 
 /// What a request needs; `None` needs nothing. What is not known here needs everything.
 pub(crate) fn needed(method: &Method, route: &str) -> Option<Scope> {
@@ -141,7 +152,7 @@ pub(crate) fn needed(method: &Method, route: &str) -> Option<Scope> {
         // Also to look: they show what is inside a sandbox, as running something there would.
         _ if INSIDE.iter().any(|it| route.starts_with(it)) => Some(Scope::Exec),
         _ if method == Method::GET || method == Method::HEAD => Some(Scope::Read),
-        _ if ends("/exec") || ends("/eval") || ends("/ping") => Some(Scope::Exec),
+        _ if ends("/eval") || ends("/ping") => Some(Scope::Exec),
         // Names files of the host's, which are then readable in a guest.
         "/v1/snapshots" => Some(Scope::Admin),
         _ if ["/v1/sandboxes", "/v1/workspaces", "/v1/snapshots/"].iter().any(|it| route.starts_with(it)) => {
@@ -186,6 +197,26 @@ mod tests {
     }
 
     #[test]
+    fn who_wants_no_token_minds_none_until_there_is_one() {
+        let (_dir, registry) = registry();
+        let auth = Auth::default();
+        let mut any = with_bearer("of another daemon");
+        any.insert(header::HOST, "localhost:8889".parse().unwrap());
+        let admit = |headers: &HeaderMap, door| auth.admit(headers, door, Scope::Admin, &registry);
+        assert_eq!(&*admit(&any, Door::Network).unwrap().name, "anonymous");
+        assert_eq!(&*admit(&any, Door::Local).unwrap().name, "local");
+        any.insert(header::HOST, "evil.example".parse().unwrap());
+        assert_eq!(admit(&any, Door::Network).unwrap_err().code, Code::HostNotAllowed);
+        let info =
+            TokenInfo { name: "ci".into(), scopes: vec![Scope::Read], created_at_unix: 1, expires_at_unix: None };
+        let token = Token { info, digest: digest("one") };
+        assert!(registry.change(|change| change.add_token(&token)).unwrap());
+        for door in [Door::Network, Door::Local] {
+            assert_eq!(admit(&any, door).unwrap_err().code, Code::InvalidToken, "it may have been one of them");
+        }
+    }
+
+    #[test]
     fn a_named_token_may_what_its_scopes_say_until_it_is_over() {
         let (_dir, registry) = registry();
         let add = |name: &str, secret: &str, expires| {
@@ -215,6 +246,9 @@ mod tests {
     fn what_changes_things_needs_more_than_reading() {
         assert_eq!(needed(&Method::GET, "/v1/sandboxes/{id}"), Some(Scope::Read));
         assert_eq!(needed(&Method::POST, "/v1/sandboxes/{id}/exec"), Some(Scope::Exec));
+        assert_eq!(needed(&Method::POST, "/v1/sandboxes/{id}/exec/{session}/stdin"), Some(Scope::Exec));
+        assert_eq!(needed(&Method::POST, "/v1/snapshots/{tag}/fork"), Some(Scope::Spawn));
+        assert_eq!(needed(&Method::GET, "/v1/daemon"), Some(Scope::Read));
         assert_eq!(needed(&Method::DELETE, "/v1/sandboxes/{id}"), Some(Scope::Spawn));
         assert_eq!(needed(&Method::POST, "/v1/sandboxes/{id}/pause"), Some(Scope::Spawn));
         assert_eq!(needed(&Method::GET, "/v1/sandboxes/{id}/files/stat"), Some(Scope::Exec));

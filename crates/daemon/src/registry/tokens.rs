@@ -20,6 +20,13 @@ impl Registry {
         Ok(statement.query_row([digest], read).optional()?)
     }
 
+    /// Whether there is one at all.
+    pub(crate) fn has_tokens(&self) -> Result<bool, RegistryError> {
+        let connection = self.lock();
+        let mut statement = connection.prepare_cached("SELECT EXISTS (SELECT 1 FROM tokens)")?;
+        Ok(statement.query_row([], |row| row.get(0))?)
+    }
+
     /// All of them.
     pub(crate) fn tokens(&self) -> Result<Vec<Token>, RegistryError> {
         let connection = self.lock();
