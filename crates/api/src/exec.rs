@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::processes::TtySize;
+
 /// How long a command or code may take when nobody says.
 #[must_use]
 pub const fn default_timeout_secs() -> Option<f64> {
@@ -12,12 +14,12 @@ pub const fn default_timeout_secs() -> Option<f64> {
 }
 
 /// A command.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ExecRequest {
     /// The program and its arguments; no shell is involved.
     #[schema(min_items = 1)]
     pub args: Vec<String>,
-    /// It is killed after so many seconds; null lets it run for a day.
+    /// It is killed after so many seconds; null lets it run for a day, and as a stream for as long as it takes.
     #[serde(default = "default_timeout_secs")]
     pub timeout_secs: Option<f64>,
     /// What it reads, as text.
@@ -38,6 +40,12 @@ pub struct ExecRequest {
     /// Answer with a stream of events instead of one object.
     #[serde(default)]
     pub stream: bool,
+    /// Keep its input open for `POST .../exec/{session}/stdin`; needs `stream`, and no other input.
+    #[serde(default)]
+    pub open_stdin: bool,
+    /// Give it a terminal of this size; needs `open_stdin`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tty: Option<TtySize>,
 }
 
 /// How a command ended, and what it wrote.
@@ -63,6 +71,9 @@ pub struct ExecResult {
 pub struct Started {
     /// Its number in the guest.
     pub process_id: String,
+    /// A command's name in `.../exec/{session}/...` for as long as the stream goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
 }
 
 /// The events `stdout` and `stderr` of a stream.

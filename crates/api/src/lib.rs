@@ -10,6 +10,7 @@ mod error;
 mod events;
 mod exec;
 mod files;
+mod forks;
 mod health;
 mod patch;
 mod processes;
@@ -25,9 +26,12 @@ pub use exec::{
     Chunk, Encoding, EvalRequest, EvalResult, ExecRequest, ExecResult, Exit, Loss, Pong, Started, default_timeout_secs,
 };
 pub use files::{FileInfo, FileKind, MakeDir, MoveFile};
-pub use health::{Health, Version};
+pub use forks::{ForkSnapshot, ForkTimings, Forked, ForkedSandbox};
+pub use health::{DaemonInfo, Health, Version};
 pub use processes::{ProcessInfo, ProcessStatus, SendSignal, Signal, Skipped, StartProcess, TtySize};
-pub use sandboxes::{CreateSandboxes, PatchSandbox, PerChild, RenewSandbox, SandboxInfo, SandboxLimits, SandboxStatus};
+pub use sandboxes::{
+    CreateSandboxes, MemoryUse, PatchSandbox, PerChild, RenewSandbox, SandboxInfo, SandboxLimits, SandboxStatus,
+};
 pub use snapshots::{
     BranchMode, BranchSandbox, CompactSnapshot, CreateSnapshot, SnapshotDetail, SnapshotInfo, SnapshotStatus,
 };

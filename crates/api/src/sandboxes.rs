@@ -159,6 +159,20 @@ pub struct SandboxInfo {
     /// It wanted to write more to its disks than it may, and got errors.
     #[serde(default)]
     pub disk_full: bool,
+    /// What its memory costs now, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryUse>,
+}
+
+/// Memory of a sandbox's process on the host, in KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MemoryUse {
+    /// Its alone: what would be free if it ended.
+    pub private_kib: u64,
+    /// Used by others of its snapshot, too.
+    pub shared_kib: u64,
+    /// The page tables, which the two above do not count.
+    pub tables_kib: u64,
 }
 
 /// How a sandbox is.

@@ -67,6 +67,12 @@ pub struct SnapshotInfo {
     /// How much memory there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff_logical_bytes: Option<u64>,
+    /// What it added to the memory below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_own_bytes: Option<u64>,
+    /// What it added to the disk below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_own_bytes: Option<u64>,
     /// What is wrong with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
@@ -85,6 +91,18 @@ pub enum SnapshotStatus {
     Ready,
     /// It could not be written, or is damaged.
     Failed,
+}
+
+impl SnapshotStatus {
+    /// One word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Writing => "writing",
+            Self::Ready => "ready",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// All about a snapshot.
@@ -145,7 +163,7 @@ pub struct BranchSandbox {
     /// Say what differs.
     #[serde(default)]
     pub measure_diff: bool,
-    /// Answer when it is stored; only a live branch need not wait.
+    /// Answer when it is stored; only those of mode `live` and `full` need not wait.
     #[serde(default = "yes")]
     pub wait: bool,
     /// Keep it chained to the snapshot that the sandbox was forked from, which is named here.
@@ -182,6 +200,8 @@ mod tests {
             diff_ms: None,
             diff_physical_bytes: None,
             diff_logical_bytes: None,
+            memory_own_bytes: None,
+            disk_own_bytes: None,
             warning: None,
             labels: BTreeMap::new(),
         };

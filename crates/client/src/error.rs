@@ -45,6 +45,12 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// The HTTP status, if the daemon said no.
+    #[must_use]
+    pub const fn status(&self) -> Option<u16> {
+        if let Self::Refused { status, .. } = self { Some(*status) } else { None }
+    }
+
     /// The daemon's name for the case, if it is one of its errors.
     #[must_use]
     pub fn code(&self) -> Option<&str> {

@@ -3,7 +3,7 @@
 //! ```text
 //! Endpoint ─ Client ─┬─ get, post, delete ──> an answer, or the daemon's error with its code
 //!                    ├─ read ───────────────> bytes as they come
-//!                    ├─ send ───────────────> bytes as they are given
+//!                    ├─ send, pour ─────────> bytes as they are given
 //!                    └─ events ─────────────> server-sent events, to their end
 //! ```
 //!

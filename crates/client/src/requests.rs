@@ -104,6 +104,14 @@ impl Client {
         self.answer(self.ask("PUT", path, Some("application/octet-stream"), SendBody::from_reader(&mut bytes))?)
     }
 
+    /// Gives bytes, as they come, to what answers with nothing.
+    ///
+    /// # Errors
+    /// As for [`Client::send`].
+    pub fn pour(&self, path: &str, mut bytes: impl Read) -> Result<(), ClientError> {
+        self.ask("POST", path, Some("application/octet-stream"), SendBody::from_reader(&mut bytes)).map(drop)
+    }
+
     /// What happens from now on, after this was asked for.
     ///
     /// # Errors

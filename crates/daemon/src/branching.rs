@@ -47,8 +47,8 @@ impl TryFrom<BranchSandbox> for Asked {
             return Err(ApiError::invalid("only one of measure_diff, diff and live can be true"));
         }
         let mode = mode.or_else(|| diff.then_some(BranchMode::Diff)).or_else(|| live.then_some(BranchMode::Live));
-        if !wait && mode != Some(BranchMode::Live) {
-            return Err(ApiError::invalid("wait can be false only with mode `live`"));
+        if !wait && !matches!(mode, Some(BranchMode::Live | BranchMode::Full)) {
+            return Err(ApiError::invalid("wait can be false only with mode `live` or `full`"));
         }
         if parent_tag.is_some() && mode != Some(BranchMode::Diff) {
             return Err(ApiError::invalid("parent_tag needs mode `diff`"));

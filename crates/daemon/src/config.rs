@@ -47,6 +47,9 @@ pub struct ServeArgs {
     /// How many branches may be written at once
     #[arg(long, value_name = "N", env = "FORKD_BRANCH_CONCURRENCY", default_value = "4")]
     pub branch_concurrency: u32,
+    /// Ends by itself after so long without a client, when no sandbox is left to look after
+    #[arg(long, value_name = "SECONDS")]
+    pub idle_secs: Option<u32>,
     /// How long requests under way may take to end after a SIGTERM
     #[arg(long, value_name = "SECONDS", default_value = "30", hide = true)]
     pub drain_secs: u32,
@@ -107,6 +110,7 @@ pub(crate) struct Config {
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) branch_concurrency: u32,
     pub(crate) drain: Duration,
+    pub(crate) idle: Option<Duration>,
     pub(crate) dirs: Dirs,
 }
 
@@ -135,6 +139,7 @@ impl Config {
             tls: args.tls_cert.clone().zip(args.tls_key.clone()),
             branch_concurrency: args.branch_concurrency,
             drain: Duration::from_secs(args.drain_secs.into()),
+            idle: args.idle_secs.map(|secs| Duration::from_secs(secs.into())),
             dirs,
         })
     }

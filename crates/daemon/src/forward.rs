@@ -50,8 +50,11 @@ pub trait Inside: Send + Sync + 'static {
     /// When it cannot be told.
     fn stop(&self) -> io::Result<()>;
 
-    /// Waits until it has ended, and says how.
-    fn wait(&self) -> String;
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// How, if it should not have.
+    fn wait(&self) -> Result<(), String>;
 }
 
 /// Passes everything on until a signal ends it or the daemon inside ends. That one is started when it is certain that the
@@ -83,11 +86,14 @@ async fn run<I: Inside>(config: Config, doors: ShutDoors, tls: Option<Tls>, insi
     let relay = Relay { inside: Arc::clone(&inside), config: Arc::new(config) };
     let mut why = None;
     let over = async {
-        why = Some((&mut ended).await.unwrap_or_else(|error| error.to_string()));
+        why = Some((&mut ended).await.unwrap_or_else(|error| Err(error.to_string())));
     };
     let rooms = doors.stand_open(&relay, over).await;
-    if let Some(why) = why {
-        return Err(ServeError::Inside { why });
+    match why {
+        // Nobody needed it any more.
+        Some(Ok(())) => return Ok(()),
+        Some(Err(why)) => return Err(ServeError::Inside { why }),
+        None => {}
     }
     if let Err(error) = tokio::task::spawn_blocking(move || inside.stop()).await.unwrap_or_else(|it| Err(it.into())) {
         log::warn!("the daemon inside cannot be told to end: {error}");

@@ -14,12 +14,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use api::Code;
 use axum::http::StatusCode;
+use engine::Child;
 use session::{Connection, HangUp, SessionError};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendError;
 
 use crate::error::ApiError;
-use crate::state::App;
+use crate::state::{App, is_gone};
 
 /// The most conversations at once.
 pub(crate) const MAX_TALKS: usize = 2048;
@@ -87,7 +88,7 @@ impl Guests {
     }
 
     /// Room for one more.
-    fn enter(self: &Arc<Self>, id: &str) -> Result<Place, ApiError> {
+    pub(crate) fn enter(self: &Arc<Self>, id: &str) -> Result<Place, ApiError> {
         let mut talks = self.talks.lock().unwrap_or_else(PoisonError::into_inner);
         let full = |what: String| {
             let message = format!("{what}, which is all that may be; try again");
@@ -108,7 +109,7 @@ impl Guests {
 
 /// Room for a conversation; given back when dropped.
 #[derive(Debug)]
-struct Place {
+pub(crate) struct Place {
     guests: Arc<Guests>,
     id: String,
 }
@@ -212,7 +213,9 @@ impl App {
         let leash = Leash(Arc::clone(&line));
         let (app, id) = (self.clone(), id.to_owned());
         tokio::task::spawn_blocking(move || {
-            let done = app.call(&id, &line).and_then(|connection| work(connection, &say));
+            let done = app
+                .call(&id, &line)
+                .and_then(|(child, connection)| work(connection, &say).map_err(|error| app.mourned(&child, error)));
             let last = done.map_or_else(|error| Told::Said(Err(app.explained(&id, error))), |()| Told::Over);
             if let Err(SendError(Told::Said(Err(error)))) = say.0.blocking_send(last) {
                 log::debug!("a talk with {id} was left: {error:?}");
@@ -241,15 +244,31 @@ impl App {
         error
     }
 
-    fn call(&self, id: &str, line: &Mutex<Line>) -> Result<Connection, CallError> {
+    /// A connection that broke says little; the host may know what ended the sandbox, and otherwise its console says why.
+    fn mourned(&self, child: &Child, error: CallError) -> CallError {
+        use SessionError::{Lost, NotListening, Unreachable};
+        let CallError::Guest(Lost { .. } | NotListening { .. } | Unreachable { .. }) = &error else { return error };
+        if child.is_paused() {
+            return error;
+        }
+        if let Some(death) = child.cause_of_death() {
+            return is_gone(child.id(), &death.to_string()).into();
+        }
+        let gone = self.living(child.id()).err().filter(|gone| gone.code == Code::SandboxGone);
+        let mut told = gone.unwrap_or_else(|| error.into());
+        told.message += &format!("; its console's last lines:\n{}", child.console_tail());
+        told.into()
+    }
+
+    fn call(&self, id: &str, line: &Mutex<Line>) -> Result<(Child, Connection), CallError> {
         let (_, child) = self.living(id)?;
-        let connection = child.connect()?;
+        let connection = child.connect().map_err(|error| self.mourned(&child, error.into()))?;
         let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*line, Line::Left) {
             return Err(CallError::Left);
         }
         *line = Line::Open(connection.hang_up_handle());
-        Ok(connection)
+        Ok((child, connection))
     }
 }
 

@@ -8,12 +8,14 @@ mod eval;
 mod events;
 mod exec;
 mod files;
+mod fork;
 mod health;
 mod openapi;
 mod pause;
 mod ping;
 mod processes;
 mod sandboxes;
+mod session;
 mod snapshots;
 mod sse;
 mod tokens;
@@ -99,11 +101,13 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(health::healthz))
         .routes(routes!(health::version))
         .routes(routes!(health::metrics))
+        .routes(routes!(health::daemon))
         .routes(routes!(openapi::openapi))
         .routes(routes!(snapshots::list, snapshots::create))
         .routes(routes!(snapshots::remove))
         .routes(routes!(snapshots::info))
         .routes(routes!(snapshots::compact))
+        .routes(routes!(fork::fork))
         .routes(routes!(sandboxes::list, sandboxes::create))
         .routes(routes!(sandboxes::get, sandboxes::patch, sandboxes::remove))
         .routes(routes!(sandboxes::renew))
@@ -111,6 +115,9 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(pause::resume))
         .routes(routes!(ping::ping))
         .routes(routes!(exec::exec))
+        .routes(routes!(session::stdin))
+        .routes(routes!(session::signal))
+        .routes(routes!(session::resize))
         .routes(routes!(eval::eval))
         .routes(routes!(processes::list, processes::start))
         .routes(routes!(processes::get, processes::remove))

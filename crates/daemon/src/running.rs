@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use api::Code;
 use axum::http::StatusCode;
-use session::{AttachedEvent, Connection, Event, ExecRequest, ExitStatus, SessionError};
+use session::{AttachedEvent, Connection, Event, Exec, ExecRequest, ExitStatus, SessionError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -19,8 +19,13 @@ const GRACE: Duration = Duration::from_secs(30);
 /// What is heard of a command.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// It runs, under this name.
-    Started(String),
+    /// It runs.
+    Started {
+        /// Its number in the guest.
+        process: String,
+        /// What it is called while it is followed.
+        session: Option<String>,
+    },
     /// It wrote to standard output.
     Stdout(Vec<u8>),
     /// It wrote to standard error.
@@ -53,20 +58,39 @@ enum Until {
     Deadline { at: Instant, patience: Duration },
     /// A process may go on for ever, and the daemon does not.
     Stopping(watch::Receiver<bool>),
+    /// As long as it and its client go on.
+    End,
+}
+
+/// What a command reads.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// All of it.
+    Whole(Vec<u8>),
+    /// It comes as long as the command is followed.
+    Open,
 }
 
 impl Running {
-    /// Starts a command that ends in time.
+    /// Starts a command, which ends in time if there is a limit.
     pub(crate) fn start(
         app: &App,
         id: &str,
         request: ExecRequest,
-        stdin: Vec<u8>,
-        limit: Duration,
+        input: Input,
+        limit: Option<Duration>,
     ) -> Result<Self, ApiError> {
-        let talk = app.talk(id, move |connection, say| run(connection, &request, &stdin, say))?;
-        let patience = limit + GRACE;
-        let until = Until::Deadline { at: Instant::now() + patience, patience };
+        let begun = (app.clone(), id.to_owned());
+        let talk = app.talk(id, move |connection, say| {
+            let exec = connection.exec(&request)?;
+            let named = begun.0.sessions.begin(&begun.1, &exec, matches!(input, Input::Open));
+            let started = Heard::Started { process: exec.pid.to_string(), session: Some(named.name()) };
+            run(exec, started, &input, say)
+        })?;
+        let until = limit.map_or(Until::End, |limit| {
+            let patience = limit + GRACE;
+            Until::Deadline { at: Instant::now() + patience, patience }
+        });
         Ok(Self { app: app.clone(), id: id.into(), talk, until, failed: false })
     }
 
@@ -104,20 +128,23 @@ impl Running {
                 heard = self.talk.next() => heard,
                 _ = stopping.wait_for(|stopping| *stopping) => Some(Err(is_stopping().into())),
             },
+            Until::End => self.talk.next().await,
         }
     }
 }
 
-fn is_stopping() -> ApiError {
-    let message = "the daemon is about to end; follow the process again when the next one runs";
+/// What is told to who would have to wait for a daemon that ends.
+pub(crate) fn is_stopping() -> ApiError {
+    let message = "the daemon is about to end; ask again when the next one runs";
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Code::Stopping, message)
 }
 
-fn run(connection: Connection, request: &ExecRequest, stdin: &[u8], say: &Say<Heard>) -> Result<(), CallError> {
-    let mut exec = connection.exec(request)?;
+fn run(mut exec: Exec, started: Heard, input: &Input, say: &Say<Heard>) -> Result<(), CallError> {
     let mut writer = exec.stdin();
     std::thread::scope(|scope| {
-        if !stdin.is_empty() {
+        if let Input::Whole(stdin) = input
+            && !stdin.is_empty()
+        {
             let feeder = move || {
                 // A process need not read its input to the end; how it ended is heard anyway.
                 if writer.write_all(stdin).is_ok() {
@@ -127,7 +154,7 @@ fn run(connection: Connection, request: &ExecRequest, stdin: &[u8], say: &Say<He
             let feeder = std::thread::Builder::new().name("stdin".into()).spawn_scoped(scope, feeder);
             feeder.map_err(|source| SessionError::Lost { source })?;
         }
-        say.say(Heard::Started(exec.pid.to_string()))?;
+        say.say(started)?;
         loop {
             let (heard, is_last) = match exec.next_event()? {
                 Event::Stdout(bytes) => (Heard::Stdout(bytes), false),
@@ -146,7 +173,7 @@ fn run(connection: Connection, request: &ExecRequest, stdin: &[u8], say: &Say<He
 
 fn attend(connection: Connection, process: u64, say: &Say<Heard>) -> Result<(), CallError> {
     let mut attached = connection.attach(process)?;
-    say.say(Heard::Started(process.to_string()))?;
+    say.say(Heard::Started { process: process.to_string(), session: None })?;
     loop {
         match attached.next_event()? {
             // An empty piece only says that the stream is over, which the exit says as well.

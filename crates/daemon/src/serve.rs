@@ -10,7 +10,7 @@ use std::fs::File;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
 use hyper::Request;
@@ -40,6 +40,8 @@ use crate::tls::{Tls, TlsError};
 
 /// How long a client may take to send a request's head, also the next one of a connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+/// How often is looked whether anybody needs the daemon.
+const IDLE_PAUSE: Duration = Duration::from_millis(500);
 /// Who is let in.
 const CAPACITY: Capacity = Capacity { all: 4096, network: 3840 };
 /// The most verbs at once, besides what guests may hold up.
@@ -112,7 +114,7 @@ pub fn serve(args: &ServeArgs, dirs: Dirs) -> Result<(), ServeError> {
     let tls = config.tls.clone().map(|(cert, key)| Tls::load(cert, key)).transpose()?;
     let audit = Audit::open(&config.audit_log).map_err(failed("write", &config.audit_log))?;
     let registry = Registry::open(&config.state)?;
-    let app = App::new(config.dirs.clone(), registry, auth, audit, config.branch_concurrency);
+    let app = App::new(&config, registry, auth, audit);
     let found = adopt(&app).map_err(|error| ServeError::Adopt { message: error.message })?;
     log::info!("{} sandboxes run, {} are gone, {} were ended", found.adopted, found.gone, found.ended);
     let reaper = Reaper::start(app.clone()).map_err(failed("start a thread in", "."))?;
@@ -137,9 +139,10 @@ pub(crate) fn lock(path: &Path) -> Result<File, ServeError> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).map_err(failed("make", dir))?;
     }
-    let file = File::create(path).map_err(failed("make", path))?;
+    let file = File::options().create(true).truncate(false).write(true).open(path).map_err(failed("make", path))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
+        // When it was changed last is when who holds it began.
+        Ok(()) => file.set_modified(SystemTime::now()).map(|()| file).map_err(failed("touch", path)),
         Err(rustix::io::Errno::AGAIN) => Err(ServeError::Running { path: path.into() }),
         Err(error) => Err(failed("lock", path)(error.into())),
     }
@@ -155,7 +158,11 @@ struct Routes {
 
 impl Host for Routes {
     fn converse(&self, stream: impl Stream, peer: Peer) -> impl Future<Output = ()> + Send + 'static {
-        converse(stream, peer, self.router.clone(), self.app.stopping.subscribe())
+        let (app, router) = (self.app.clone(), self.router.clone());
+        async move {
+            let _client = app.clients.come();
+            converse(stream, peer, router, app.stopping.subscribe()).await;
+        }
     }
 
     async fn reload(&self) {
@@ -178,7 +185,7 @@ impl Host for Routes {
 async fn run(app: App, config: Config, doors: ShutDoors, tls: Option<Tls>) -> Result<Instant, ServeError> {
     let doors = doors.open(tls, CAPACITY)?;
     let routes = Routes { router: router(app.clone()), app: app.clone(), token_file: config.token_file };
-    let rooms = doors.stand_open(&routes, std::future::pending()).await;
+    let rooms = doors.stand_open(&routes, idle(&app)).await;
     app.stopping.send_replace(true);
     let deadline = Instant::now() + config.drain;
     log::info!("ending; requests under way have {} s", config.drain.as_secs());
@@ -186,6 +193,21 @@ async fn run(app: App, config: Config, doors: ShutDoors, tls: Option<Tls>) -> Re
         log::warn!("requests that did not end in time are cut short");
     }
     Ok(deadline)
+}
+
+/// Waits until nobody needs the daemon any more, if it ends then.
+async fn idle(app: &App) {
+    if app.idle.is_none() {
+        std::future::pending::<()>().await;
+    }
+    loop {
+        tokio::time::sleep(IDLE_PAUSE).await;
+        // Asked off the reactor: the registry blocks.
+        if app.verb(|app| Ok(app.is_idle())).await.unwrap_or(false) {
+            log::info!("nobody needs this daemon any more");
+            return;
+        }
+    }
 }
 
 /// Waits until the daemon is about to end; one that is gone is.

@@ -24,6 +24,8 @@ pub(crate) fn bare(tag: &str, status: SnapshotStatus) -> SnapshotInfo {
         diff_ms: None,
         diff_physical_bytes: None,
         diff_logical_bytes: None,
+        memory_own_bytes: None,
+        disk_own_bytes: None,
         warning: None,
         labels: BTreeMap::new(),
     }
@@ -77,6 +79,8 @@ fn ready(base: SnapshotInfo, manifest: &Manifest, facts: Facts) -> SnapshotInfo 
         diff_ms: facts.diff_ms,
         diff_physical_bytes: facts.diff_bytes,
         diff_logical_bytes: facts.diff_bytes.map(|_| manifest.memory.bytes()),
+        memory_own_bytes: Some(manifest.memory_stored().own),
+        disk_own_bytes: Some(manifest.disk_stored().own),
         labels: facts.labels,
         ..base
     }

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use api::{Code, CreateSandboxes, MAX_SANDBOXES, PerChild};
 use axum::http::StatusCode;
-use engine::{Child, ChildOptions, ForkSpec, Lifetime, Limits, Results, fork, kill_many};
-use session::Variables;
+use engine::{
+    Cancel, Child, ChildError, ChildOptions, ForkSpec, Forked, ForkedChild, Lifetime, Limits, Results, fork, kill_many,
+};
+use session::{Metadata, Variables};
 use types::Tag;
 
 use crate::error::ApiError;
@@ -31,10 +33,40 @@ pub(crate) struct Spawn {
     pub(crate) expires_unix: Option<u64>,
     /// Whose they shall be.
     pub(crate) workspace: Option<String>,
+    /// For whoever wants to read it in them.
+    pub(crate) metadata: Metadata,
+    pub(crate) terms: Terms,
+}
+
+/// How sandboxes are made.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) lifetime: Lifetime,
+    pub(crate) results: Results,
+    pub(crate) limit: Duration,
+    pub(crate) cancel: Option<Cancel>,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { lifetime: Lifetime::Detached, results: Results::AllOrNothing, limit: LIMIT, cancel: None }
+    }
+}
+
+/// Sandboxes that are ready and known.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) sandboxes: Vec<Sandbox>,
+    /// The same, as the engine tells of them.
+    pub(crate) ready: Vec<ForkedChild>,
+    /// Why others are not.
+    pub(crate) failures: Vec<ChildError>,
+    /// Where the time went, and what those live by whose life hangs on a connection.
+    pub(crate) forked: Forked,
 }
 
 /// One of them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct New {
     pub(crate) env: Variables,
     pub(crate) labels: BTreeMap<String, String>,
@@ -69,6 +101,8 @@ impl TryFrom<CreateSandboxes> for Spawn {
             children: children.collect::<Result<_, ApiError>>()?,
             expires_unix: asked.ttl_secs.map(expiry).transpose()?,
             workspace: None,
+            metadata: Metadata::default(),
+            terms: Terms::default(),
         })
     }
 }
@@ -110,35 +144,30 @@ impl App {
         &self,
         spawn: Spawn,
         besides: impl FnOnce(&mut Change<'_>, &[Sandbox]) -> Result<(), RegistryError>,
-    ) -> Result<Vec<Sandbox>, ApiError> {
+    ) -> Result<Made, ApiError> {
         let begun = Instant::now();
         let _spawning = self.spawns.begin();
         let owner = Some(self.registry.id().to_owned());
-        let Spawn { tag, children, expires_unix, workspace } = spawn;
+        let Spawn { tag, children, expires_unix, workspace, metadata, terms } = spawn;
         let options = |New { env, labels, limits }| {
-            (ChildOptions { env, limits, owner: owner.clone(), ..ChildOptions::default() }, labels)
+            (ChildOptions { env, metadata: metadata.clone(), owner: owner.clone(), limits }, labels)
         };
         let (options, labels): (Vec<_>, Vec<_>) = children.into_iter().map(options).unzip();
-        let spec = ForkSpec {
-            tag,
-            children: options,
-            lifetime: Lifetime::Detached,
-            results: Results::AllOrNothing,
-            limit: LIMIT,
-            cancel: None,
-        };
-        let forked = fork(&spec, &self.dirs)?;
+        let Terms { lifetime, results, limit, cancel } = terms;
+        let spec = ForkSpec { tag, children: options, lifetime, results, limit, cancel };
+        let mut forked = fork(&spec, &self.dirs)?;
         let warm = warm_interpreter(self, spec.tag.as_str());
-        let ready: Vec<_> = forked.children.into_iter().flatten().collect();
-        let row = |(ready, labels): (&engine::ForkedChild, _)| Sandbox {
-            pid: u32::try_from(ready.pid).ok(),
-            labels,
-            expires_unix,
-            workspace: workspace.clone(),
-            warm,
-            ..row_of(&ready.child)
-        };
-        let made: Vec<Sandbox> = ready.iter().zip(labels).map(row).collect();
+        let (mut made, mut ready, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+        for (child, labels) in std::mem::take(&mut forked.children).into_iter().zip(labels) {
+            match child {
+                Ok(child) => {
+                    let (pid, workspace) = (u32::try_from(child.pid).ok(), workspace.clone());
+                    made.push(Sandbox { pid, labels, expires_unix, workspace, warm, ..row_of(&child.child) });
+                    ready.push(child);
+                }
+                Err(error) => failures.push(error),
+            }
+        }
         let known = self.registry.change(|change| {
             made.iter().try_for_each(|new| change.add_sandbox(new).map(|_| ()))?;
             besides(change, &made)
@@ -152,7 +181,7 @@ impl App {
         }
         self.metrics.spawn.record(begun.elapsed().as_secs_f64());
         self.metrics.counter("forkd_sandboxes_created_total", &[]).increment(made.len() as u64);
-        Ok(made)
+        Ok(Made { sandboxes: made, ready, failures, forked })
     }
 }
 

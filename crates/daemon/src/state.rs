@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use api::{Code, EventKind, SandboxStatus};
 use engine::{Child, Death, FindError, Hits};
@@ -12,12 +13,15 @@ use types::Dirs;
 use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::budget::Budget;
+use crate::clients::Clients;
+use crate::config::Config;
 use crate::ends::Ends;
 use crate::error::{ApiError, chain};
 use crate::guests::Guests;
 use crate::limits;
 use crate::metrics::Metrics;
-use crate::registry::{Change, Registry, RegistryError, Sandbox};
+use crate::registry::{Change, Registry, RegistryError, Sandbox, now_unix};
+use crate::sessions::Sessions;
 use crate::spawns::Spawns;
 
 /// Why a sandbox ended, when nobody knows.
@@ -36,6 +40,9 @@ pub(crate) struct App(Arc<Inner>);
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) dirs: Dirs,
+    /// It ends by itself after so long without a client and without anything to look after.
+    pub(crate) idle: Option<Duration>,
+    pub(crate) started_unix: u64,
     pub(crate) registry: Registry,
     pub(crate) auth: Auth,
     pub(crate) audit: Audit,
@@ -50,6 +57,10 @@ pub(crate) struct Inner {
     pub(crate) ends: Ends,
     /// Spawns under way.
     pub(crate) spawns: Spawns,
+    /// Commands that somebody follows.
+    pub(crate) sessions: Sessions,
+    /// Who is connected.
+    pub(crate) clients: Clients,
     /// One for each branch that may be written now.
     pub(crate) branch_slots: Arc<Semaphore>,
     pub(crate) branch_cap: u32,
@@ -81,9 +92,12 @@ impl Drop for Undisturbed {
 }
 
 impl App {
-    pub(crate) fn new(dirs: Dirs, registry: Registry, auth: Auth, audit: Audit, branch_cap: u32) -> Self {
+    pub(crate) fn new(config: &Config, registry: Registry, auth: Auth, audit: Audit) -> Self {
+        let branch_cap = config.branch_concurrency;
         Self(Arc::new(Inner {
-            dirs,
+            dirs: config.dirs.clone(),
+            idle: config.idle,
+            started_unix: now_unix(),
             registry,
             auth,
             audit,
@@ -93,6 +107,8 @@ impl App {
             inputs: Budget::new(MAX_INPUTS),
             ends: Ends::default(),
             spawns: Spawns::default(),
+            sessions: Sessions::default(),
+            clients: Clients::default(),
             branch_slots: Arc::new(Semaphore::new(usize::try_from(branch_cap).unwrap_or(usize::MAX >> 3))),
             branch_cap,
             stopping: watch::Sender::new(false),
@@ -123,6 +139,18 @@ impl App {
 }
 
 impl Inner {
+    /// Nobody has been here for so long as was set, and nothing is left to look after.
+    pub(crate) fn is_idle(&self) -> bool {
+        let writes = self.branch_slots.available_permits() < usize::try_from(self.branch_cap).unwrap_or(usize::MAX);
+        if self.idle.is_none_or(|idle| self.clients.absent() < idle)
+            || writes
+            || self.spawns.over() < self.spawns.next()
+        {
+            return false;
+        }
+        self.registry.count_living().is_ok_and(|living| living == 0)
+    }
+
     /// A sandbox that lives, by its exact id. One that is found dead is noted as such; one that nobody knew, because it was
     /// not made through the daemon, is known from now on.
     pub(crate) fn living(&self, id: &str) -> Result<(Sandbox, Child), ApiError> {
@@ -259,6 +287,7 @@ fn unknown(id: &str) -> ApiError {
     ApiError::missing(Code::SandboxNotFound, format!("there is no sandbox `{id}`"))
 }
 
-fn is_gone(id: &str, reason: &str) -> ApiError {
+/// It was there, and ended for this reason.
+pub(crate) fn is_gone(id: &str, reason: &str) -> ApiError {
     ApiError::missing(Code::SandboxGone, format!("sandbox {id} is gone: {reason}"))
 }

@@ -12,13 +12,14 @@
 
 use api::{Code, CreateWorkspace, SandboxStatus, WorkspaceStatus};
 use engine::{Removal, Store, StoreError};
+use session::Metadata;
 use types::Tag;
 
 use crate::error::{ApiError, chain};
 use crate::limits::checked;
 use crate::registry::{Workspace, now_unix};
 use crate::snapshots;
-use crate::spawn::{New, Spawn, check_name, parse_tag, variables};
+use crate::spawn::{New, Spawn, Terms, check_name, parse_tag, variables};
 use crate::state::App;
 
 /// The kind of thing that is not to be disturbed.
@@ -46,6 +47,8 @@ impl App {
             }],
             expires_unix: None,
             workspace: Some(name.clone()),
+            metadata: Metadata::default(),
+            terms: Terms::default(),
         };
         let mut made = None;
         self.spawn(spawn, |change, sandboxes| {
@@ -137,6 +140,8 @@ impl App {
             }],
             expires_unix: None,
             workspace: Some(name.into()),
+            metadata: Metadata::default(),
+            terms: Terms::default(),
         };
         self.spawn(spawn, |change, made| change.resume_workspace(name, &made[0].id))?;
         self.workspace(name)

@@ -63,6 +63,7 @@ impl From<Sandbox> for SandboxInfo {
             oom_killed: sandbox.hits.oom_killed,
             throttled: sandbox.hits.throttled,
             disk_full: sandbox.hits.disk_full,
+            memory: None,
         }
     }
 }
@@ -70,6 +71,8 @@ impl From<Sandbox> for SandboxInfo {
 /// Which sandboxes are meant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
+    /// The beginning of its id, with or without what all begin with.
+    pub(crate) begins: Option<String>,
     pub(crate) tag: Option<String>,
     pub(crate) labels: Vec<(String, String)>,
     /// The living, if nobody says.
@@ -105,6 +108,10 @@ impl Registry {
                 values.push(status.as_str().to_owned().into());
             }
             None => sql += " AND status <> 'gone'",
+        }
+        if let Some(begin) = &filter.begins {
+            sql += " AND (substr(id, 1, length(?)) = ? OR substr(id, 4, length(?)) = ?)";
+            values.extend(std::iter::repeat_n(Value::from(begin.clone()), 4));
         }
         if let Some(tag) = &filter.tag {
             sql += " AND tag = ?";
@@ -150,6 +157,13 @@ impl Registry {
                    (SELECT 1 FROM workspaces WHERE workspaces.sandbox = sandboxes.id)";
         let mut statement = connection.prepare_cached(sql)?;
         Ok(statement.query_map([], read)?.collect::<Result<_, _>>()?)
+    }
+
+    /// How many live.
+    pub(crate) fn count_living(&self) -> Result<u64, RegistryError> {
+        let connection = self.lock();
+        let sql = "SELECT count(*) FROM sandboxes WHERE status <> 'gone'";
+        Ok(connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
     }
 
     /// How many there are of each status.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use api::{ExecRequest, ExecResult};
+use api::{ExecRequest, ExecResult, TtySize};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -16,7 +16,7 @@ use crate::body::{ApiJson, Name};
 use crate::budget::Share;
 use crate::error::ApiError;
 use crate::guests::CallError;
-use crate::running::{Heard, Running, exit_code, not_started};
+use crate::running::{Heard, Input, Running, exit_code, not_started};
 use crate::state::App;
 
 /// The most of each output that is kept for an answer in one piece.
@@ -25,7 +25,8 @@ const MAX_OUTPUT: usize = 8 << 20;
 const MAX_SECS: f64 = 86_400.0;
 
 /// Runs a command in a sandbox. With `stream`, the answer is `text/event-stream`: `started`, `stdout` and `stderr`, then
-/// `exit` or `error`. A client that goes away ends the command.
+/// `exit` or `error`. A client that goes away ends the command. What `started` calls its session is its name for those who
+/// give it input, signal it, or resize its terminal meanwhile.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/exec", tag = "sandboxes", params(("id" = String, Path)),
     request_body = ExecRequest,
     responses((status = 200, content((ExecResult = "application/json"), (String = "text/event-stream"))), Failures))]
@@ -36,9 +37,12 @@ pub(super) async fn exec(
 ) -> Result<Response, ApiError> {
     let begun = Instant::now();
     let stream = asked.stream;
-    let limit = limit(asked.timeout_secs)?;
-    let (request, stdin) = command(asked, limit)?;
-    let mut running = Running::start(&app, &id, request, stdin, limit)?;
+    let limit = match asked.timeout_secs {
+        None if stream => None,
+        secs => Some(limit(secs)?),
+    };
+    let (request, input) = command(asked, limit)?;
+    let mut running = Running::start(&app, &id, request, input, limit)?;
     let first = match running.next().await {
         Some(Err(error)) if not_started(&error).is_none() => return Err(error.into()),
         first => first,
@@ -67,20 +71,40 @@ pub(super) fn limit(timeout_secs: Option<f64>) -> Result<Duration, ApiError> {
     Err(ApiError::invalid(format!("timeout_secs is {secs}; it can be up to {MAX_SECS}, and more than 0")))
 }
 
-fn command(asked: ExecRequest, limit: Duration) -> Result<(session::ExecRequest, Vec<u8>), ApiError> {
+fn command(asked: ExecRequest, limit: Option<Duration>) -> Result<(session::ExecRequest, Input), ApiError> {
     if asked.args.first().is_none_or(String::is_empty) {
         return Err(ApiError::invalid("args is empty; give the program and its arguments"));
     }
-    let stdin = input(asked.stdin, asked.stdin_base64)?.unwrap_or_default();
+    let stdin = input(asked.stdin, asked.stdin_base64)?;
+    if asked.open_stdin && (!asked.stream || stdin.is_some()) {
+        return Err(ApiError::invalid("open_stdin needs stream, and neither stdin nor stdin_base64"));
+    }
+    if asked.tty.is_some() && !asked.open_stdin {
+        return Err(ApiError::invalid("tty needs open_stdin"));
+    }
+    let stdin = stdin.unwrap_or_default();
+    let stdio = match asked.tty.map(size).transpose()? {
+        Some(size) => Stdio::Tty(size),
+        None if asked.open_stdin || !stdin.is_empty() => Stdio::Pipes,
+        None => Stdio::Output,
+    };
     let request = session::ExecRequest {
         argv: asked.args,
         env: asked.env,
         cwd: asked.cwd,
         user: asked.user,
-        timeout_ms: Some(milliseconds(limit)),
-        stdio: if stdin.is_empty() { Stdio::Output } else { Stdio::Pipes },
+        timeout_ms: limit.map(milliseconds),
+        stdio,
     };
-    Ok((request, stdin))
+    Ok((request, if asked.open_stdin { Input::Open } else { Input::Whole(stdin) }))
+}
+
+/// A terminal's size, checked.
+pub(super) fn size(asked: TtySize) -> Result<session::TtySize, ApiError> {
+    if asked.rows == 0 || asked.cols == 0 {
+        return Err(ApiError::invalid("a terminal has at least one row and one column"));
+    }
+    Ok(session::TtySize { rows: asked.rows, cols: asked.cols })
 }
 
 /// What a command reads, said in one of two ways.
@@ -110,7 +134,7 @@ async fn collect(
     let (mut end, mut heard) = (None, first);
     while let Some(next) = heard {
         match next {
-            Ok(Heard::Started(_) | Heard::Skipped(_)) => {}
+            Ok(Heard::Started { .. } | Heard::Skipped(_)) => {}
             Ok(Heard::Stdout(bytes)) => stdout.push(&bytes, &mut share)?,
             Ok(Heard::Stderr(bytes)) => stderr.push(&bytes, &mut share)?,
             Ok(Heard::Exited { status, timed_out }) => end = Some((exit_code(status), timed_out)),
@@ -160,10 +184,10 @@ impl Kept {
 mod tests {
     use super::*;
 
-    fn asked(text: &str) -> Result<(session::ExecRequest, Vec<u8>), ApiError> {
+    fn asked(text: &str) -> Result<(session::ExecRequest, Input), ApiError> {
         let asked: ExecRequest = serde_json::from_str(text).unwrap();
         let limit = limit(asked.timeout_secs)?;
-        command(asked, limit)
+        command(asked, Some(limit))
     }
 
     #[test]
@@ -176,11 +200,18 @@ mod tests {
             r#"{"args":["x"],"timeout_secs":1e300}"#,
             r#"{"args":["x"],"stdin":"a","stdin_base64":"YQ=="}"#,
             r#"{"args":["x"],"stdin_base64":"%"}"#,
+            r#"{"args":["x"],"open_stdin":true}"#,
+            r#"{"args":["x"],"open_stdin":true,"stream":true,"stdin":""}"#,
+            r#"{"args":["x"],"stream":true,"tty":{"rows":24,"cols":80}}"#,
+            r#"{"args":["x"],"stream":true,"open_stdin":true,"tty":{"rows":0,"cols":80}}"#,
         ] {
             assert_eq!(asked(bad).unwrap_err().status.as_u16(), 400, "{bad}");
         }
         let (request, stdin) = asked(r#"{"args":["cat"],"stdin_base64":"AP8="}"#).unwrap();
-        assert_eq!((request.stdio, stdin), (Stdio::Pipes, vec![0, 255]));
+        assert!(matches!(stdin, Input::Whole(stdin) if stdin == [0, 255]));
+        assert_eq!(request.stdio, Stdio::Pipes);
+        let (request, open) = asked(r#"{"args":["cat"],"stream":true,"open_stdin":true}"#).unwrap();
+        assert!(request.stdio == Stdio::Pipes && matches!(open, Input::Open));
         assert_eq!((request.timeout_ms, asked(r#"{"args":["x"]}"#).unwrap().0.stdio), (Some(30_000), Stdio::Output));
     }
 

@@ -1,6 +1,6 @@
 //! Whether the daemon lives, which one it is, and how much it does.
 
-use api::{Health, Version};
+use api::{DaemonInfo, Health, Version};
 use axum::Json;
 use axum::extract::State;
 use axum::http::header;
@@ -8,6 +8,7 @@ use axum::response::IntoResponse;
 use engine::Store;
 
 use super::Failures;
+use crate::body::ApiJson;
 use crate::error::ApiError;
 use crate::state::App;
 
@@ -21,6 +22,19 @@ pub(super) async fn healthz() -> Json<Health> {
 #[utoipa::path(get, path = "/version", tag = "daemon", responses((status = 200, body = Version), Failures))]
 pub(super) async fn version() -> Json<Version> {
     Json(Version { version: env!("CARGO_PKG_VERSION").into(), api: "v1".into() })
+}
+
+/// What who runs the daemon wants to know of it.
+#[utoipa::path(get, path = "/v1/daemon", tag = "daemon", responses((status = 200, body = DaemonInfo), Failures))]
+pub(super) async fn daemon(State(app): State<App>) -> Result<ApiJson<DaemonInfo>, ApiError> {
+    let sandboxes = app.verb(|app| Ok(app.registry.count_living()?)).await?;
+    Ok(ApiJson(DaemonInfo {
+        version: env!("CARGO_PKG_VERSION").into(),
+        started_at_unix: app.started_unix,
+        idle_secs: app.idle.map(|idle| idle.as_secs()),
+        sandboxes,
+        clients: app.clients.count().saturating_sub(1),
+    }))
 }
 
 /// What is counted and measured, for Prometheus.

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use session::{Connection, ErrorCode, SessionError, Stdio};
 
-use super::exec::{input, limit, milliseconds};
+use super::exec::{input, limit, milliseconds, size};
 use super::{Failures, sse};
 use crate::body::{ApiJson, ApiQuery, Name};
 use crate::budget::Share;
@@ -108,13 +108,6 @@ fn command(asked: StartProcess) -> Result<(session::ExecRequest, Option<Vec<u8>>
     Ok((request, stdin))
 }
 
-fn size(asked: TtySize) -> Result<session::TtySize, ApiError> {
-    if asked.rows == 0 || asked.cols == 0 {
-        return Err(ApiError::invalid("a terminal has at least one row and one column"));
-    }
-    Ok(session::TtySize { rows: asked.rows, cols: asked.cols })
-}
-
 #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below the point where this matters")]
 fn told(process: session::ProcessInfo) -> ProcessInfo {
     ProcessInfo {
@@ -166,7 +159,13 @@ pub(super) async fn output(State(app): State<App>, named: Named) -> Result<Respo
 #[derive(Debug, Deserialize)]
 pub(super) struct Feed {
     #[serde(default)]
-    close: bool,
+    pub(super) close: bool,
+}
+
+/// A signal's number.
+pub(super) fn number(asked: &SendSignal) -> Result<i32, ApiError> {
+    let unknown = || ApiError::invalid("there is no such signal; give a number, or a name such as TERM");
+    asked.signal.number().ok_or_else(unknown)
 }
 
 /// Input for a process: the body as it is, however long. `close` ends its input after that, also after a body that breaks
@@ -196,9 +195,7 @@ pub(super) async fn signal(
     named: Named,
     ApiJson(asked): ApiJson<SendSignal>,
 ) -> Result<StatusCode, ApiError> {
-    let Some(signal) = asked.signal.number() else {
-        return Err(ApiError::invalid("there is no such signal; give a number, or a name such as TERM"));
-    };
+    let signal = number(&asked)?;
     done(&app, &named.sandbox, move |mut connection| connection.signal_process(named.process, signal)).await
 }
 

@@ -10,10 +10,11 @@ use axum::response::{IntoResponse, Response};
 use sha2::{Digest as _, Sha256};
 
 use super::Failures;
-use crate::adopt::end;
+use crate::adopt::{end, is_over, note_end};
 use crate::auth::Identity;
 use crate::body::{ApiJson, ApiQuery, Name, WithBytes};
 use crate::error::ApiError;
+use crate::forking::memory_of;
 use crate::registry::{Before, Filter, Sandbox};
 use crate::spawn::{Spawn, check_labels, expiry};
 use crate::state::App;
@@ -26,9 +27,11 @@ const MAX_PAGE: usize = 10_000;
 /// Sandboxes, in the order in which they were made; the living, unless `status` says otherwise.
 #[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes",
     params(
+        ("id" = Option<String>, Query, description = "Whose id begins so, or goes on so after `sb-`"),
         ("snapshot_tag" = Option<String>, Query, description = "Forked from this snapshot"),
         ("label" = Option<Vec<String>>, Query, description = "Having this label, as `key=value`; repeatable"),
         ("status" = Option<SandboxStatus>, Query, description = "Of this status"),
+        ("memory" = Option<bool>, Query, description = "With what the memory of each costs"),
         ("limit" = Option<u64>, Query, description = "At most so many"),
         ("cursor" = Option<String>, Query, description = "What `x-next-cursor` said"),
     ),
@@ -37,21 +40,45 @@ pub(super) async fn list(
     State(app): State<App>,
     ApiQuery(query): ApiQuery<Vec<(String, String)>>,
 ) -> Result<Response, ApiError> {
-    let filter = filter(query)?;
-    let page = app.verb(move |app| Ok(app.registry.sandboxes(&filter)?)).await?;
-    let infos: Vec<SandboxInfo> = page.sandboxes.into_iter().map(Into::into).collect();
+    let (filter, memory) = filter(query)?;
+    let (infos, next) = app
+        .verb(move |app| {
+            let page = app.registry.sandboxes(&filter)?;
+            let infos = if memory { with_memory(app, page.sandboxes) } else { infos(&page.sandboxes) };
+            Ok((infos, page.next))
+        })
+        .await?;
     let mut answer = ApiJson(infos).into_response();
-    if let Some(next) = page.next {
+    if let Some(next) = next {
         answer.headers_mut().insert(NEXT_CURSOR, next.into());
     }
     Ok(answer)
 }
 
-fn filter(query: Vec<(String, String)>) -> Result<Filter, ApiError> {
-    let mut filter = Filter::default();
+/// Those that still live when they are looked at, and what the memory of each costs.
+fn with_memory(app: &App, found: Vec<Sandbox>) -> Vec<SandboxInfo> {
+    let looked = found.into_iter().map(|known| match engine::open(&known.id, &app.dirs) {
+        Ok(child) => {
+            let known = app.as_it_is(known.clone(), &child).unwrap_or(known);
+            Some(SandboxInfo { memory: memory_of(&child), ..known.into() })
+        }
+        Err(error) if known.status != SandboxStatus::Gone && is_over(&error) => {
+            note_end(app, &known);
+            None
+        }
+        Err(_) => Some(known.into()),
+    });
+    looked.flatten().collect()
+}
+
+/// The filter, and whether the memory is wanted, too.
+fn filter(query: Vec<(String, String)>) -> Result<(Filter, bool), ApiError> {
+    let (mut filter, mut memory) = (Filter::default(), false);
     for (key, value) in query {
         let bad = |wanted: &str| ApiError::invalid(format!("{key} is `{value}`; it should be {wanted}"));
         match key.as_str() {
+            "id" => filter.begins = Some(value).filter(|begin| !begin.is_empty()),
+            "memory" => memory = value.parse().map_err(|_| bad("true or false"))?,
             "snapshot_tag" => filter.tag = Some(value),
             "label" => {
                 let (key, label) = value.split_once('=').ok_or_else(|| bad("key=value"))?;
@@ -72,7 +99,7 @@ fn filter(query: Vec<(String, String)>) -> Result<Filter, ApiError> {
     if filter.labels.len() > 16 {
         return Err(ApiError::invalid("at most 16 labels can be asked for at once"));
     }
-    Ok(filter)
+    Ok((filter, memory))
 }
 
 /// Forks a snapshot: all of the sandboxes, or none. They are ready when this is answered.
@@ -91,7 +118,7 @@ pub(super) async fn create(
     let key = headers.get(IDEMPOTENCY_KEY).map(|key| key.to_str().unwrap_or_default().to_owned());
     let (status, body) = app
         .verb(move |app| match key {
-            None => Ok((StatusCode::CREATED, write(&app.spawn(spawn, |_, _| Ok(()))?)?)),
+            None => Ok((StatusCode::CREATED, write(&app.spawn(spawn, |_, _| Ok(()))?.sandboxes)?)),
             Some(key) => once(app, &actor, &key, &Sha256::digest(&bytes), spawn),
         })
         .await?;
@@ -141,7 +168,7 @@ fn once(app: &App, actor: &str, key: &str, digest: &[u8], spawn: Spawn) -> Resul
         change.answer_key(actor, key, StatusCode::CREATED.as_u16(), &body)
     })?;
     taken.answered = true;
-    Ok((StatusCode::CREATED, write(&made)?))
+    Ok((StatusCode::CREATED, write(&made.sandboxes)?))
 }
 
 fn infos(made: &[Sandbox]) -> Vec<SandboxInfo> {
@@ -224,16 +251,24 @@ fn change(app: &App, id: &str, patch: &PatchSandbox) -> Result<Sandbox, ApiError
 mod tests {
     use super::*;
 
-    fn asked(pairs: &[(&str, &str)]) -> Result<Filter, ApiError> {
+    fn asked(pairs: &[(&str, &str)]) -> Result<(Filter, bool), ApiError> {
         filter(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
     }
 
     #[test]
     fn a_query_is_checked_and_what_is_unknown_is_ignored() {
-        let found = asked(&[("label", "a=1"), ("label", "b=x=y"), ("limit", "0"), ("dance", "now")]).unwrap();
+        let (found, memory) = asked(&[
+            ("memory", "true"),
+            ("id", ""),
+            ("label", "a=1"),
+            ("label", "b=x=y"),
+            ("limit", "0"),
+            ("dance", "now"),
+        ])
+        .unwrap();
         assert_eq!(found.labels, [("a".into(), "1".into()), ("b".into(), "x=y".into())]);
-        assert_eq!(found.limit, Some(1));
-        for bad in [("label", "a"), ("status", "dead"), ("limit", "-1"), ("cursor", "x")] {
+        assert_eq!((found.limit, found.begins, memory), (Some(1), None, true));
+        for bad in [("memory", "much"), ("label", "a"), ("status", "dead"), ("limit", "-1"), ("cursor", "x")] {
             assert_eq!(asked(&[bad]).unwrap_err().status.as_u16(), 400, "{bad:?}");
         }
     }

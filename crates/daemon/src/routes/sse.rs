@@ -41,7 +41,9 @@ pub(super) fn events(first: Option<Result<Heard, CallError>>, mut running: Runni
 
 fn told(heard: Result<Heard, CallError>, stdout: &mut Text, stderr: &mut Text) -> Vec<Event> {
     match heard {
-        Ok(Heard::Started(name)) => vec![event("started", &Started { process_id: name })],
+        Ok(Heard::Started { process, session }) => {
+            vec![event("started", &Started { process_id: process, session })]
+        }
         Ok(Heard::Stdout(bytes)) => stdout.take(bytes).map(|chunk| event("stdout", &chunk)).into_iter().collect(),
         Ok(Heard::Stderr(bytes)) => stderr.take(bytes).map(|chunk| event("stderr", &chunk)).into_iter().collect(),
         Ok(Heard::Skipped(bytes)) => with_rest(stdout, stderr, event("skipped", &Skipped { bytes })),

@@ -10,7 +10,12 @@ fn routes(world: &World) -> Vec<(String, String)> {
     assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
     let paths = document["paths"].as_object().unwrap();
     let routes = paths.iter().flat_map(|(path, item)| {
-        let path = path.replace("{id}", "sb-1").replace("{tag}", "base").replace("{name}", "x").replace("{pid}", "1");
+        let path = path
+            .replace("{id}", "sb-1")
+            .replace("{tag}", "base")
+            .replace("{name}", "x")
+            .replace("{pid}", "1")
+            .replace("{session}", "1");
         item.as_object().unwrap().keys().map(move |method| (method.to_uppercase(), path.clone())).collect::<Vec<_>>()
     });
     routes.collect()

@@ -8,11 +8,15 @@ mod crash;
 #[cfg(test)]
 mod files;
 #[cfg(test)]
+mod forks;
+#[cfg(test)]
 mod guests;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod http;
+#[cfg(test)]
+mod life;
 #[cfg(test)]
 mod load;
 #[cfg(test)]
@@ -23,6 +27,8 @@ mod pause;
 mod processes;
 #[cfg(test)]
 mod sandboxes;
+#[cfg(test)]
+mod sessions;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

@@ -1,0 +1,75 @@
+//! A command that somebody follows: its input, its signals, its terminal.
+
+use api::{SendSignal, TtySize};
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+
+use super::Failures;
+use super::exec::size;
+use super::processes::{Feed, number};
+use crate::body::{ApiJson, ApiQuery};
+use crate::error::ApiError;
+use crate::state::App;
+
+/// A sandbox and a command, as a path names them.
+#[derive(Debug)]
+pub(super) struct Named {
+    sandbox: String,
+    session: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path = Path::<(String, String)>::from_request_parts(parts, state).await;
+        let Path((sandbox, session)) = path.map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
+        Ok(Self { sandbox, session })
+    }
+}
+
+/// Input for a command that was started with `open_stdin`: the body as it comes, for as long as the command takes it.
+/// `close` ends its input after that, also after a body that breaks off. Answered when the command has been given all of it.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/exec/{session}/stdin", tag = "sandboxes",
+    params(("id" = String, Path), ("session" = String, Path), ("close" = Option<bool>, Query)),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 204), Failures))]
+pub(super) async fn stdin(
+    State(app): State<App>,
+    named: Named,
+    ApiQuery(asked): ApiQuery<Feed>,
+    body: Body,
+) -> Result<StatusCode, ApiError> {
+    app.feed(&named.sandbox, &named.session, body, asked.close).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Sends a signal to a command and all of its group.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/exec/{session}/signal", tag = "sandboxes",
+    params(("id" = String, Path), ("session" = String, Path)), request_body = SendSignal,
+    responses((status = 204), Failures))]
+pub(super) async fn signal(
+    State(app): State<App>,
+    named: Named,
+    ApiJson(asked): ApiJson<SendSignal>,
+) -> Result<StatusCode, ApiError> {
+    let signal = number(&asked)?;
+    app.control(&named.sandbox, &named.session, move |control| control.signal(signal)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Tells a command's terminal a new size.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/exec/{session}/resize", tag = "sandboxes",
+    params(("id" = String, Path), ("session" = String, Path)), request_body = TtySize,
+    responses((status = 204), Failures))]
+pub(super) async fn resize(
+    State(app): State<App>,
+    named: Named,
+    ApiJson(asked): ApiJson<TtySize>,
+) -> Result<StatusCode, ApiError> {
+    let size = size(asked)?;
+    app.control(&named.sandbox, &named.session, move |control| control.resize(size)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
