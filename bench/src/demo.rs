@@ -31,10 +31,14 @@ pub(crate) fn run() -> Result<()> {
     println!("What this machine can do (forkd doctor):\n");
     // A doctor who finds nothing usable has said why; what follows then fails with the same words.
     Command::new(binary()?).arg("doctor").status()?;
+    let had_daemon = json(&["daemon", "status", "--json"])?["status"] == "running";
     let ours = snapshot()?;
     let mut ids = Vec::new();
     let shown = show(count, &mut ids);
     let tidied = tidy(&ids, ours);
+    if !had_daemon {
+        output(&["daemon", "stop"])?;
+    }
     shown.and(tidied)
 }
 

@@ -13,6 +13,7 @@ use client::{Client, path};
 
 use crate::daemon::DaemonArgs;
 use crate::output::Raw;
+use crate::sandbox;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,17 +63,34 @@ pub(crate) fn cp(args: &CpArgs) -> anyhow::Result<ExitCode> {
     match (&args.from, &args.to) {
         (Place::Here(from), Place::Sandbox { id, path: to }) => {
             let file = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
-            put(&args.daemon.client()?, id, &inside(to, from), file)?;
+            let (client, id) = args.reach(id)?;
+            put(&client, &id, &inside(to, from), file)?;
         }
-        (Place::Stream, Place::Sandbox { id, path: to }) => put(&args.daemon.client()?, id, to, io::stdin())?,
-        (Place::Sandbox { id, path: from }, Place::Here(to)) => get(&args.daemon.client()?, id, from, to)?,
+        (Place::Stream, Place::Sandbox { id, path: to }) => {
+            let (client, id) = args.reach(id)?;
+            put(&client, &id, to, io::stdin())?;
+        }
+        (Place::Sandbox { id, path: from }, Place::Here(to)) => {
+            let (client, id) = args.reach(id)?;
+            get(&client, &id, from, to)?;
+        }
         (Place::Sandbox { id, path: from }, Place::Stream) => {
+            let (client, id) = args.reach(id)?;
             let mut out = Raw(rustix::stdio::stdout());
-            io::copy(&mut args.daemon.client()?.read(&files(id, from))?, &mut out).context("the copy broke off")?;
+            io::copy(&mut client.read(&files(&id, from))?, &mut out).context("the copy broke off")?;
         }
         _ => bail!("one side must be in a sandbox, as ID:/PATH, and the other one here"),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+impl CpArgs {
+    /// A daemon, and the whole id of a sandbox of its.
+    fn reach(&self, id: &str) -> anyhow::Result<(Client, String)> {
+        let client = self.daemon.running()?.ok_or_else(|| sandbox::none(id))?;
+        let id = sandbox::find(&client, id)?;
+        Ok((client, id))
+    }
 }
 
 fn files(id: &str, file: &str) -> String {

@@ -1,19 +1,18 @@
-//! `forkd eval`: code in a child's warm interpreter.
+//! `forkd eval`: code in a sandbox's warm interpreter.
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use api::{EvalRequest, EvalResult, Loss};
 use clap::Args;
-use engine::find;
+use client::path;
 use serde_json::{Value, json};
-use session::{EvalError, Evaluation, InterpreterState};
-use types::Dirs;
 
-use crate::forward::{Forward, Need};
+use crate::daemon::DaemonArgs;
 use crate::output::{self, Raw, reader_left};
-use crate::{joined, seconds};
+use crate::{sandbox, seconds};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,6 +39,8 @@ pub(crate) struct EvalArgs {
     /// The sandbox, unless --child says it, and the code
     #[arg(required = true, num_args = 1..=2, value_name = "[ID] CODE")]
     words: Vec<String>,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 impl EvalArgs {
@@ -61,12 +62,10 @@ pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
-    let dirs = Dirs::from_env()?;
-    if let Some(code) = Forward::printing(Need::Running).away(&dirs)? {
-        return Ok(code);
-    }
-    let child = find(id, &dirs)?;
-    let evaluation = child.eval(code, args.timeout).map_err(|error| joined::explain(error.into(), &child))?;
+    let client = args.daemon.running()?.ok_or_else(|| sandbox::none(id))?;
+    let id = sandbox::find(&client, id)?;
+    let request = EvalRequest { code: code.into(), timeout_secs: Some(args.timeout.as_secs_f64()) };
+    let evaluation: EvalResult = client.post(&path(&["sandboxes", &id, "eval"], &[]), &request)?;
     if args.json {
         output::line(&as_json(&evaluation).to_string())?;
     } else {
@@ -75,63 +74,50 @@ pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<ExitCode> {
     Ok(if evaluation.error.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn show(evaluation: &Evaluation) -> anyhow::Result<()> {
-    for (stream, bytes) in
-        [(rustix::stdio::stdout(), &evaluation.stdout), (rustix::stdio::stderr(), &evaluation.stderr)]
+fn show(evaluation: &EvalResult) -> anyhow::Result<()> {
+    for (stream, text) in [(rustix::stdio::stdout(), &evaluation.stdout), (rustix::stdio::stderr(), &evaluation.stderr)]
     {
-        match Raw(stream).write_all(bytes) {
+        match Raw(stream).write_all(text.as_bytes()) {
             Err(error) if !reader_left(&error) => return Err(error).context("cannot show what the code wrote"),
             _ => {}
         }
     }
-    if let Some(value) = &evaluation.value {
+    if let Some(value) = &evaluation.result {
         output::line(value)?;
     }
-    match &evaluation.error {
-        Some(EvalError::Exception(exception)) => eprintln!("{}", exception.traceback.trim_end()),
-        Some(EvalError::Timeout { traceback }) => {
-            eprintln!("{}forkd: the code did not end in time", traceback.as_deref().unwrap_or_default());
+    if let Some(error) = &evaluation.error {
+        let traceback = evaluation.traceback.as_deref().unwrap_or_default().trim_end();
+        if !traceback.is_empty() {
+            eprintln!("{traceback}");
         }
-        Some(error @ EvalError::Died { .. }) => eprintln!("forkd: {error}"),
-        None => {}
+        // A traceback ends with the exception, if that is what it was.
+        if !traceback.ends_with(error.as_str()) {
+            eprintln!("forkd: {error}");
+        }
     }
     if evaluation.truncated {
         eprintln!("forkd: there was more than is shown");
     }
     match evaluation.interpreter {
-        InterpreterState::Alive => {}
-        InterpreterState::Restarted => eprintln!("forkd: the interpreter was started again; what it held is lost"),
-        InterpreterState::Lost => eprintln!("forkd: the interpreter is gone; the next eval starts another"),
+        None => {}
+        Some(Loss::Restarted) => eprintln!("forkd: the interpreter was started again; what it held is lost"),
+        Some(Loss::Lost) => eprintln!("forkd: the interpreter is gone; the next eval starts another"),
     }
     Ok(())
 }
 
-fn as_json(evaluation: &Evaluation) -> Value {
-    let exit_code = i32::from(evaluation.error.is_some());
-    json!({
-        "result": evaluation.value,
-        "error": evaluation.error.as_ref().map(ToString::to_string),
-        "traceback": evaluation.error.as_ref().and_then(traceback),
-        "stdout": String::from_utf8_lossy(&evaluation.stdout),
-        "stderr": String::from_utf8_lossy(&evaluation.stderr),
-        "truncated": evaluation.truncated,
-        "interpreter": evaluation.interpreter,
-        "exit_code": exit_code,
-    })
-}
-
-fn traceback(error: &EvalError) -> Option<&str> {
-    match error {
-        EvalError::Exception(exception) => Some(&exception.traceback),
-        EvalError::Timeout { traceback } => traceback.as_deref(),
-        EvalError::Died { .. } => None,
-    }
+/// What earlier code left is there unless something else is said.
+fn as_json(evaluation: &EvalResult) -> Value {
+    let mut value = serde_json::to_value(evaluation).unwrap_or_default();
+    let left = evaluation.interpreter.map_or_else(|| json!("alive"), |loss| json!(loss));
+    value["interpreter"] = left;
+    value["truncated"] = evaluation.truncated.into();
+    value
 }
 
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use session::Exception;
 
     use super::*;
 
@@ -156,17 +142,16 @@ mod tests {
 
     #[test]
     fn an_exception_is_told_to_programs_too() {
-        let exception =
-            Exception { class: "KeyError".into(), message: "'x'".into(), traceback: "Traceback: KeyError".into() };
-        let value = as_json(&Evaluation {
-            value: None,
-            error: Some(EvalError::Exception(exception)),
-            stdout: b"seen".to_vec(),
-            stderr: Vec::new(),
-            truncated: false,
-            interpreter: InterpreterState::Alive,
+        let value = as_json(&EvalResult {
+            error: Some("KeyError: 'x'".into()),
+            traceback: Some("Traceback: KeyError: 'x'".into()),
+            stdout: "seen".into(),
+            exit_code: 1,
+            ..EvalResult::default()
         });
         assert_eq!((value["exit_code"].as_i64(), value["error"].as_str()), (Some(1), Some("KeyError: 'x'")));
         assert_eq!((value["stdout"].as_str(), value["interpreter"].as_str()), (Some("seen"), Some("alive")));
+        let lost = as_json(&EvalResult { interpreter: Some(Loss::Lost), ..EvalResult::default() });
+        assert_eq!((&lost["interpreter"], &lost["truncated"]), (&json!("lost"), &json!(false)));
     }
 }

@@ -3,14 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use engine::find;
-use types::Dirs;
 
-use crate::forward::{Forward, Need};
+use crate::daemon::DaemonArgs;
 use crate::interrupts::Interrupts;
-use crate::joined;
 use crate::run::ProcessArgs;
 use crate::stream::{self, Ended};
+use crate::{joined, sandbox};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,19 +35,18 @@ pub(crate) struct ExecArgs {
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     #[command(flatten)]
+    daemon: DaemonArgs,
+    #[command(flatten)]
     process: ProcessArgs,
 }
 
 pub(crate) fn exec(args: &ExecArgs) -> anyhow::Result<ExitCode> {
-    let dirs = Dirs::from_env()?;
-    let stdio = stream::stdio(args.process.tty)?;
-    if let Some(code) = (Forward { need: Need::Running, stdio, doing: None }).away(&dirs)? {
-        return Ok(code);
-    }
+    let request = args.process.asked(&args.command, stream::stdio(args.process.tty)?);
     let id = args.id.as_ref().or(args.child.as_ref()).map_or("", String::as_str);
-    let child = find(id, &dirs)?;
+    let client = args.daemon.running()?.ok_or_else(|| sandbox::none(id))?;
+    let id = sandbox::find(&client, id)?;
     let interrupts = Interrupts::catch()?;
-    let ended = joined::exec(&child, &args.process.request(&args.command, stdio), &interrupts);
+    let ended = joined::exec(&client, &id, &request, &interrupts);
     if let Some(signal) = interrupts.fatal() {
         return Ok(stream::killed_by(signal));
     }

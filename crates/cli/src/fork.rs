@@ -1,18 +1,20 @@
-//! `forkd fork`: many children of a snapshot.
+//! `forkd fork`: many sandboxes of a snapshot.
 
 mod report;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use api::{ForkSnapshot, Forked, SandboxInfo};
 use clap::Args;
-use engine::{Cancel, Child, ChildOptions, ForkSpec, Forked, Lifetime, Results, fork as fork_children, kill_many};
-use session::{Metadata, Stdio, Variables};
-use types::{Dirs, Tag};
+use client::{Client, path};
+use session::{Metadata, Variables};
+use types::Tag;
 
-use crate::forward::{Forward, Need};
+use crate::attached::{self, Attached};
+use crate::daemon::DaemonArgs;
 use crate::interrupts::Interrupts;
 use crate::limits::LimitArgs;
 use crate::run::parse_variable;
@@ -40,7 +42,7 @@ pub(crate) struct ForkArgs {
     tag: Tag,
     /// How many
     #[arg(short = 'n', long = "n", value_name = "N")]
-    count: usize,
+    count: u32,
     /// Keeps them for so long, counts those that live, and ends them
     #[arg(long, value_name = "SECONDS", value_parser = seconds::parse_or_none)]
     settle_secs: Option<Duration>,
@@ -73,43 +75,30 @@ pub(crate) struct ForkArgs {
     per_child_netns: bool,
     #[command(flatten)]
     limits: LimitArgs,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn fork(args: &ForkArgs) -> anyhow::Result<ExitCode> {
     args.refuse_what_is_not_offered()?;
-    let options = args.options()?;
-    let dirs = Dirs::from_env()?;
-    let away = Forward { need: Need::Made, stdio: Stdio::Output, doing: Some("Forking in the emulated host") };
-    if let Some(code) = away.away(&dirs)? {
-        return Ok(code);
-    }
+    let asked = args.asked()?;
+    let client = args.daemon.client()?;
     let interrupts = Interrupts::catch()?;
-    let spec = ForkSpec {
-        tag: args.tag.clone(),
-        children: vec![options; args.count],
-        lifetime: if args.settle_secs.is_some() { Lifetime::Connection } else { Lifetime::Detached },
-        results: if args.per_child { Results::PerChild } else { Results::AllOrNothing },
-        limit: args.timeout,
-        cancel: Some(interrupts.cancel()),
-    };
     let stage = progress::reporter(false).stage(&format!("Forking {} sandboxes", args.count), None);
-    let forked = fork_children(&spec, &dirs);
+    let forked = args.forked(&client, asked, &interrupts)?;
     drop(stage);
-    let forked = match (forked, interrupts.fatal()) {
-        (Ok(forked), _) => forked,
-        (Err(_), Some(signal)) => {
-            eprintln!("forkd: interrupted by signal {signal}; no sandbox is left");
-            return Ok(stream::killed_by(signal));
-        }
-        (Err(error), None) => return Err(error.into()),
+    let Some(forked) = forked else {
+        let signal = interrupts.fatal().unwrap_or_default();
+        eprintln!("forkd: interrupted by signal {signal}; no sandbox is left");
+        return Ok(stream::killed_by(signal));
     };
-    let report = Report::new(&args.tag, &forked);
+    let report = Report::new(&args.tag, args.count, forked.told());
     output::line(&if args.json { report.json().to_string() } else { report.text() })?;
     report.tell_failures();
     let code = if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    match args.settle_secs {
-        Some(settle) => args.settle(settle, forked, &interrupts, code),
-        None => {
+    match (args.settle_secs, forked) {
+        (Some(settle), Made::Attached(attached)) => args.settle(settle, attached, &client, &interrupts, code),
+        _ => {
             if !args.json {
                 eprintln!("forkd: they stay; `forkd ls` lists them, `forkd kill --tag {}` ends them", args.tag);
             }
@@ -118,7 +107,33 @@ pub(crate) fn fork(args: &ForkArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// What was made.
+enum Made {
+    /// To stay.
+    Staying(Forked),
+    /// For as long as we do.
+    Attached(Attached),
+}
+
+impl Made {
+    const fn told(&self) -> &Forked {
+        match self {
+            Self::Staying(forked) => forked,
+            Self::Attached(attached) => &attached.forked,
+        }
+    }
+}
+
 impl ForkArgs {
+    /// `None` when a signal came first.
+    fn forked(&self, client: &Client, asked: ForkSnapshot, interrupts: &Interrupts) -> anyhow::Result<Option<Made>> {
+        if self.settle_secs.is_some() {
+            return Ok(attached::fork(client, &self.tag, asked, interrupts)?.map(Made::Attached));
+        }
+        let (client, path) = (client.clone(), path(&["snapshots", self.tag.as_str(), "fork"], &[]));
+        Ok(interrupts.unless(move || client.post(&path, &asked))?.transpose()?.map(Made::Staying))
+    }
+
     /// What would change what a sandbox is must not be passed over in silence.
     fn refuse_what_is_not_offered(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
@@ -132,37 +147,45 @@ impl ForkArgs {
         Ok(())
     }
 
-    fn options(&self) -> anyhow::Result<ChildOptions> {
+    /// All that can be checked here is checked before anything starts.
+    fn asked(&self) -> anyhow::Result<ForkSnapshot> {
         let map = |pairs: &[(String, String)]| pairs.iter().cloned().collect::<BTreeMap<_, _>>();
-        let env = Variables::try_from(map(&self.env)).context("--env")?;
-        let metadata = Metadata::try_from(map(&self.metadata)).context("--metadata")?;
-        Ok(ChildOptions { env, metadata, owner: None, limits: self.limits.limits() })
+        Variables::try_from(map(&self.env)).context("--env")?;
+        Metadata::try_from(map(&self.metadata)).context("--metadata")?;
+        Ok(ForkSnapshot {
+            n: self.count,
+            memory_limit_mib: self.limits.memory_limit_mib(),
+            limits: self.limits.others(),
+            ttl_secs: None,
+            labels: BTreeMap::new(),
+            env: map(&self.env),
+            metadata: map(&self.metadata),
+            keep_working: self.per_child,
+            timeout_secs: Some(self.timeout.as_secs_f64()),
+            attached: false,
+        })
     }
 
     /// Waits, counts, and ends them all; a signal only cuts the waiting short.
     fn settle(
         &self,
         settle: Duration,
-        forked: Forked,
+        attached: Attached,
+        client: &Client,
         interrupts: &Interrupts,
         code: ExitCode,
     ) -> anyhow::Result<ExitCode> {
-        let asked = forked.children.len();
-        let children: Vec<Child> = forked.children.iter().flatten().map(|ready| ready.child.clone()).collect();
-        let cancel: Cancel = interrupts.cancel();
-        cancel.wait(Instant::now() + settle).context("cannot wait")?;
-        let alive = children.iter().filter(|child| child.is_alive().unwrap_or(false)).count();
+        interrupts.cancel().wait(Instant::now() + settle).context("cannot wait")?;
+        let ours: BTreeSet<&str> = attached.forked.sandboxes.iter().map(|one| one.sandbox.id.as_str()).collect();
+        let living: Vec<SandboxInfo> = client.get(&path(&["sandboxes"], &[("memory", "true")]))?;
+        let alive = living.iter().filter(|one| ours.contains(one.id.as_str())).count();
         let line = if self.json {
-            serde_json::json!({ "alive": alive, "n": asked }).to_string()
+            serde_json::json!({ "alive": alive, "n": self.count }).to_string()
         } else {
-            format!("✓ {alive} / {asked} children alive")
+            format!("✓ {alive} / {} children alive", self.count)
         };
         let told = output::line(&line);
-        let failed = kill_many(&children).into_iter().filter_map(Result::err);
-        for error in failed {
-            eprintln!("forkd: {}", crate::errors::chain(&error.into()));
-        }
-        drop(forked);
+        attached.end(client)?;
         told?;
         Ok(interrupts.fatal().map_or(code, stream::killed_by))
     }
@@ -208,9 +231,9 @@ mod tests {
     #[test]
     fn variables_are_checked_before_anything_starts() {
         let good = parse(&["--tag", "t", "-n", "1", "-e", "A=b=c", "--metadata", "run id=7"]).unwrap();
-        let options = good.options().unwrap();
-        assert!(!options.env.is_empty() && !options.metadata.is_empty());
+        let asked = good.asked().unwrap();
+        assert_eq!((asked.env["A"].as_str(), asked.metadata["run id"].as_str()), ("b=c", "7"));
         let bad = parse(&["--tag", "t", "-n", "1", "-e", "A B=c"]).unwrap();
-        assert!(crate::errors::chain(&bad.options().unwrap_err()).contains("--env"));
+        assert!(crate::errors::chain(&bad.asked().unwrap_err()).contains("--env"));
     }
 }

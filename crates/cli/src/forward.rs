@@ -4,19 +4,18 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use engine::place::{Place, place};
-use machine::{Machine, Status};
+use machine::Status;
 use session::Stdio;
 use types::Dirs;
 
 use crate::interrupts::Interrupts;
 use crate::remote::Remote;
+pub(crate) use crate::remote::notice;
 use crate::{progress, stream};
 
 /// What a verb needs of the emulated host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// What runs in it: when it does not run, there is nothing.
-    Running,
     /// What it keeps: when nothing of it was made yet, there is nothing.
     Kept,
     /// To make something in it.
@@ -43,7 +42,6 @@ impl Forward {
     pub(crate) fn away(self, dirs: &Dirs) -> anyhow::Result<Option<ExitCode>> {
         let Place::Machine { why } = place(dirs)? else { return Ok(None) };
         let there = match self.need {
-            Need::Running => Machine::find(dirs)?.is_some(),
             Need::Kept => machine::status(dirs)? != Status::Absent,
             Need::Made => true,
         };
@@ -60,11 +58,6 @@ impl Forward {
         let ended = remote.run(&remote.request(own_words()?, self.stdio), &interrupts, waiting)?;
         Ok(Some(interrupts.fatal().map_or_else(|| ended.exit_code(), stream::killed_by)))
     }
-}
-
-/// Says where it runs.
-pub(crate) fn notice(why: &str) {
-    eprintln!("forkd: no usable KVM here ({why}); running in the emulated host, which is much slower");
 }
 
 /// What this forkd was called with.

@@ -12,13 +12,14 @@
 //! does everybody when cleaning up takes too long: an emulated host that hangs answers nobody.
 
 use std::os::raw::c_int;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use engine::Cancel;
-use session::ExecControl;
+use session::{Exec, Stdio, TtySize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 use signal_hook::iterator::Signals;
 
@@ -26,6 +27,8 @@ use crate::terminal;
 
 /// Longer than a VM needs to be ended, also in an emulated host that is busy.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How often is looked whether a signal came while somebody else works for us.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Whom signals reach, from when it is made until the process ends.
 #[derive(Clone, Debug)]
@@ -49,11 +52,25 @@ struct State {
     fatal: Option<c_int>,
 }
 
-/// A command under way, and how to end it for good.
+/// A command under way, how to reach it, and how to end it for good. None of these may take long.
 pub(crate) struct Command {
-    pub(crate) control: ExecControl,
     pub(crate) has_terminal: bool,
+    pub(crate) signal: Box<dyn Fn(c_int) + Send>,
+    pub(crate) resize: Box<dyn Fn(TtySize) + Send>,
     pub(crate) stop: Box<dyn Fn() + Send>,
+}
+
+impl Command {
+    /// One that an agent runs for us.
+    pub(crate) fn of(exec: &Exec, stdio: Stdio, stop: Box<dyn Fn() + Send>) -> Self {
+        let (to_signal, to_resize) = (exec.control(), exec.control());
+        Self {
+            has_terminal: matches!(stdio, Stdio::Tty(_)),
+            signal: Box::new(move |signal| report(to_signal.signal(signal))),
+            resize: Box::new(move |size| report(to_resize.resize(size))),
+            stop,
+        }
+    }
 }
 
 impl std::fmt::Debug for Command {
@@ -91,6 +108,25 @@ impl Interrupts {
         state.command = Some(command);
     }
 
+    /// What somebody else does for us, who stops when we leave; `None` when a signal came first.
+    pub(crate) fn unless<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> anyhow::Result<Option<T>> {
+        let (done, waiting) = channel();
+        // Not joined: it goes with us.
+        let worker = thread::Builder::new().name("asking".into());
+        worker.spawn(move || drop(done.send(work()))).context("cannot start a thread")?;
+        loop {
+            match waiting.recv_timeout(LOOK) {
+                Ok(result) => return Ok(Some(result)),
+                Err(RecvTimeoutError::Timeout) if self.fatal().is_none() => {}
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
+                Err(RecvTimeoutError::Disconnected) => bail!("it failed in an unforeseen way"),
+            }
+        }
+    }
+
     /// The signal that ended it all, if one did.
     pub(crate) fn fatal(&self) -> Option<c_int> {
         self.shared.lock().fatal
@@ -105,18 +141,18 @@ impl Shared {
 
     fn handle(&self, signal: c_int) {
         let mut state = self.lock();
-        match state.take(signal) {
-            Action::Nothing => {}
-            Action::PassOn(control) => report(control.signal(signal)),
-            Action::Resize(control) => report(control.resize(terminal::size())),
-            Action::Stop => {
+        match (state.take(signal), &state.command) {
+            (Action::Nothing, _) | (Action::PassOn | Action::Resize, None) => {}
+            (Action::PassOn, Some(command)) => (command.signal)(signal),
+            (Action::Resize, Some(command)) => (command.resize)(terminal::size()),
+            (Action::Stop, _) => {
                 self.cancel.cancel();
                 if let Some(command) = &state.command {
                     (command.stop)();
                 }
                 die_after(PATIENCE, signal);
             }
-            Action::Die => die(signal),
+            (Action::Die, _) => die(signal),
         }
     }
 }
@@ -145,11 +181,11 @@ fn report(sent: Result<(), session::SessionError>) {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Action {
     Nothing,
-    PassOn(ExecControl),
-    Resize(ExecControl),
+    PassOn,
+    Resize,
     Stop,
     Die,
 }
@@ -158,11 +194,11 @@ impl State {
     /// What a signal means now.
     fn take(&mut self, signal: c_int) -> Action {
         match (signal, &self.command) {
-            (SIGWINCH, Some(command)) if command.has_terminal => Action::Resize(command.control.clone()),
+            (SIGWINCH, Some(command)) if command.has_terminal => Action::Resize,
             (SIGWINCH, _) => Action::Nothing,
-            (SIGINT, Some(command)) if !self.passed_on && self.fatal.is_none() => {
+            (SIGINT, Some(_)) if !self.passed_on && self.fatal.is_none() => {
                 self.passed_on = true;
-                Action::PassOn(command.control.clone())
+                Action::PassOn
             }
             _ if self.fatal.is_some() => Action::Die,
             _ => {
@@ -185,5 +221,17 @@ mod tests {
         assert_eq!(state.fatal, Some(SIGINT));
         assert!(matches!(state.take(SIGTERM), Action::Die));
         assert_eq!(state.fatal, Some(SIGINT), "the first one counts");
+    }
+
+    #[test]
+    fn the_first_interrupt_is_the_commands_and_the_second_ends_it() {
+        let nothing = || Box::new(|| {});
+        let command =
+            Command { has_terminal: true, signal: Box::new(|_| {}), resize: Box::new(|_| {}), stop: nothing() };
+        let mut state = State { command: Some(command), ..State::default() };
+        assert!(matches!(state.take(SIGWINCH), Action::Resize));
+        assert!(matches!(state.take(SIGINT), Action::PassOn));
+        assert!(matches!(state.take(SIGINT), Action::Stop));
+        assert!(matches!(state.take(SIGINT), Action::Die));
     }
 }

@@ -1,14 +1,16 @@
-//! `forkd kill`: ends children.
+//! `forkd kill`: ends sandboxes.
 
 use std::process::ExitCode;
 
 use anyhow::anyhow;
+use api::SandboxInfo;
 use clap::Args;
-use engine::{Child, find, kill_many, list};
-use types::{Dirs, Tag};
+use client::{Client, path};
+use types::Tag;
 
-use crate::forward::{Forward, Need};
-use crate::output;
+use crate::attached::end_all;
+use crate::daemon::DaemonArgs;
+use crate::{output, sandbox};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,34 +37,37 @@ pub(crate) struct KillArgs {
     /// All of this snapshot
     #[arg(long, value_name = "TAG", conflicts_with_all = ["ids", "child"])]
     tag: Option<Tag>,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn kill(args: &KillArgs) -> anyhow::Result<ExitCode> {
-    let dirs = Dirs::from_env()?;
-    if let Some(code) = Forward::printing(Need::Running).away(&dirs)? {
-        return Ok(code);
-    }
-    // All are found before the first is ended: a slip of the pen ends nobody.
-    let children = match &args.tag {
-        Some(tag) => list(&dirs)?.into_iter().filter(|child| child.tag() == tag).collect(),
-        None if args.all => list(&dirs)?,
-        None => args.ids.iter().chain(&args.child).map(|id| find(id, &dirs)).collect::<Result<Vec<Child>, _>>()?,
+    let Some(client) = args.daemon.running()? else {
+        return args.ids.iter().chain(&args.child).next().map_or(Ok(ExitCode::SUCCESS), |id| Err(sandbox::none(id)));
     };
+    // All are found before the first is ended: a slip of the pen ends nobody.
+    let ids = args.meant(&client)?;
     let mut failed = 0;
-    for (child, killed) in children.iter().zip(kill_many(&children)) {
-        match killed {
-            Ok(()) => output::line(child.id())?,
+    for (id, ended) in ids.iter().zip(end_all(&client, &ids)) {
+        match ended {
+            Ok(()) => output::line(id)?,
             Err(error) => {
                 failed += 1;
                 eprintln!("forkd: {}", crate::errors::chain(&error.into()));
             }
         }
     }
-    engine::sweep(&dirs)?;
-    if failed > 0 {
-        Err(anyhow!("{failed} of {} sandboxes may still run", children.len()))
-    } else {
-        Ok(ExitCode::SUCCESS)
+    if failed > 0 { Err(anyhow!("{failed} of {} sandboxes were not ended", ids.len())) } else { Ok(ExitCode::SUCCESS) }
+}
+
+impl KillArgs {
+    fn meant(&self, client: &Client) -> anyhow::Result<Vec<String>> {
+        let tag = self.tag.as_ref().map(|tag| ("snapshot_tag", tag.as_str()));
+        if tag.is_none() && !self.all {
+            return self.ids.iter().chain(&self.child).map(|id| sandbox::find(client, id)).collect();
+        }
+        let found: Vec<SandboxInfo> = client.get(&path(&["sandboxes"], &tag.into_iter().collect::<Vec<_>>()))?;
+        Ok(found.into_iter().map(|one| one.id).collect())
     }
 }
 

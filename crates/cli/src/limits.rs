@@ -2,7 +2,7 @@
 
 use api::SandboxLimits;
 use clap::Args;
-use engine::{CpuLimit, CpuWeight, DiskLimit, IoLimit, LimitError, Limits, MemoryLimit, SwapLimit};
+use engine::{CpuLimit, CpuWeight, DiskLimit, IoLimit, LimitError, MemoryLimit, SwapLimit};
 
 /// What each sandbox may use at most. What is not said is not limited.
 #[derive(Clone, Copy, Debug, Args)]
@@ -44,20 +44,6 @@ fn parse_cpus(text: &str) -> Result<CpuLimit, LimitError> {
 }
 
 impl LimitArgs {
-    /// As the engine takes them.
-    pub(crate) const fn limits(&self) -> Limits {
-        Limits {
-            memory: self.memory_limit_mib,
-            memory_high: self.memory_high_mib,
-            swap: self.swap_limit_mib,
-            cpu: self.cpus,
-            cpu_weight: self.cpu_weight,
-            read: self.read_mib_per_sec,
-            write: self.write_mib_per_sec,
-            disk: self.disk_limit_mib,
-        }
-    }
-
     /// The one that has a name of its own in the published interface.
     pub(crate) fn memory_limit_mib(&self) -> Option<u64> {
         self.memory_limit_mib.map(Into::into)
@@ -106,13 +92,13 @@ mod tests {
 
     #[test]
     fn a_limit_is_checked_before_anything_starts() {
-        assert!(parse(&[]).unwrap().limits().is_empty());
+        let none = parse(&[]).unwrap();
+        assert!(none.memory_limit_mib().is_none() && none.others().is_empty());
         let args = parse(&["--memory-limit-mib", "256", "--cpus", "0.5", "--disk-limit-mib", "9"]).unwrap();
         assert_eq!(
             (args.memory_limit_mib(), args.others().cpu_millis, args.others().disk_mib),
             (Some(256), Some(500), Some(9))
         );
-        assert_eq!(args.limits().memory.map(MemoryLimit::mib), Some(256));
         for bad in [["--memory-limit-mib", "3"], ["--cpus", "0"], ["--cpu-weight", "0"], ["--disk-limit-mib", "x"]] {
             assert_eq!(parse(&bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }

@@ -8,6 +8,7 @@ use client::path;
 
 use crate::daemon::DaemonArgs;
 use crate::output::{Raw, reader_left};
+use crate::sandbox;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,7 +35,9 @@ pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let tail = args.tail.map(|lines| lines.to_string());
     let mut query = vec![("follow", if args.follow { "true" } else { "false" })];
     query.extend(tail.as_deref().map(|lines| ("tail", lines)));
-    let mut console = args.daemon.client()?.read(&path(&["sandboxes", &args.id, "console"], &query))?;
+    let client = args.daemon.running()?.ok_or_else(|| sandbox::none(&args.id))?;
+    let id = sandbox::find(&client, &args.id)?;
+    let mut console = client.read(&path(&["sandboxes", &id, "console"], &query))?;
     let mut out = Raw(rustix::stdio::stdout());
     match io::copy(&mut console, &mut out).and_then(|_| out.flush()) {
         Err(error) if !reader_left(&error) => Err(anyhow::Error::new(error).context("the console broke off")),

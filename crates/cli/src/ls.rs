@@ -1,13 +1,12 @@
-//! `forkd ls`: the children that live.
+//! `forkd ls`: the sandboxes that live.
 
 use std::process::ExitCode;
 
+use api::SandboxInfo;
 use clap::Args;
-use engine::{Child, Hits, MemoryUse, list};
-use serde_json::{Value, json};
-use types::Dirs;
+use client::path;
 
-use crate::forward::{Forward, Need};
+use crate::daemon::DaemonArgs;
 use crate::output;
 use crate::table::{Column, age, now, table};
 
@@ -26,55 +25,26 @@ pub(crate) struct LsArgs {
     /// Prints JSON
     #[arg(long)]
     json: bool,
-}
-
-/// A child and what is known of it now.
-struct Row {
-    child: Child,
-    pid: Option<i32>,
-    memory: Option<MemoryUse>,
-    hits: Hits,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn ls(args: &LsArgs) -> anyhow::Result<ExitCode> {
-    let dirs = Dirs::from_env()?;
-    if let Some(code) = Forward::printing(Need::Running).away(&dirs)? {
-        return Ok(code);
-    }
-    let rows: Vec<Row> = list(&dirs)?.into_iter().map(look).collect();
-    if args.json {
-        output::line(&Value::Array(rows.iter().map(as_json).collect()).to_string())?;
-    } else {
-        output::line(&as_table(&rows, now()))?;
-    }
+    let client = args.daemon.running()?;
+    let asked = client.map(|client| client.get(&path(&["sandboxes"], &[("memory", "true")]))).transpose()?;
+    let found: Vec<SandboxInfo> = asked.unwrap_or_default();
+    output::line(&if args.json { serde_json::to_string(&found)? } else { as_table(&found, now()) })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// One that ends while it is looked at is shown without a process.
-fn look(child: Child) -> Row {
-    let pid = child.pid().unwrap_or_else(|error| {
-        log::warn!("{}: {error}", child.id());
-        None
-    });
-    let memory = child.memory().unwrap_or_else(|error| {
-        log::debug!("the memory of {}: {error}", child.id());
-        None
-    });
-    let hits = child.hits().unwrap_or_else(|error| {
-        log::debug!("the limits of {}: {error}", child.id());
-        Hits::default()
-    });
-    Row { child, pid, memory, hits }
-}
-
 /// Which limits it has hit; one that runs was not ended.
-fn hit(hits: Hits) -> String {
-    let words = [(hits.throttled, "throttled"), (hits.disk_full, "disk-full")];
+fn hit(one: &SandboxInfo) -> String {
+    let words = [(one.throttled, "throttled"), (one.disk_full, "disk-full")];
     let words: Vec<_> = words.into_iter().filter_map(|(hit, word)| hit.then_some(word)).collect();
     if words.is_empty() { "-".into() } else { words.join(",") }
 }
 
-fn as_table(rows: &[Row], now: u64) -> String {
+fn as_table(found: &[SandboxInfo], now: u64) -> String {
     let columns = [
         Column::Left("ID"),
         Column::Left("SNAPSHOT"),
@@ -83,34 +53,22 @@ fn as_table(rows: &[Row], now: u64) -> String {
         Column::Right("PRIVATE KiB"),
         Column::Right("SHARED KiB"),
         Column::Right("LIMIT MiB"),
+        Column::Left("STATUS"),
         Column::Left("HIT"),
     ];
     let dash = || "-".to_owned();
-    let rows = rows.iter().map(|row| {
+    let rows = found.iter().map(|one| {
         [
-            row.child.id().to_owned(),
-            row.child.tag().to_string(),
-            row.pid.map_or_else(dash, |pid| pid.to_string()),
-            age(now.saturating_sub(row.child.created_unix_ms() / 1000)),
-            row.memory.map_or_else(dash, |memory| (memory.private_kib + memory.tables_kib).to_string()),
-            row.memory.map_or_else(dash, |memory| memory.shared_kib.to_string()),
-            row.child.limits().memory.map_or_else(dash, |limit| limit.mib().to_string()),
-            hit(row.hits),
+            one.id.clone(),
+            one.snapshot_tag.clone(),
+            one.pid.map_or_else(dash, |pid| pid.to_string()),
+            age(now.saturating_sub(one.created_at_unix)),
+            one.memory.map_or_else(dash, |memory| (memory.private_kib + memory.tables_kib).to_string()),
+            one.memory.map_or_else(dash, |memory| memory.shared_kib.to_string()),
+            one.memory_limit_mib.map_or_else(dash, |limit| limit.to_string()),
+            one.status.as_str().to_owned(),
+            hit(one),
         ]
     });
     table(columns, &rows.collect::<Vec<_>>())
-}
-
-fn as_json(row: &Row) -> Value {
-    json!({
-        "id": row.child.id(),
-        "snapshot_tag": row.child.tag(),
-        "pid": row.pid,
-        "created_at_unix": row.child.created_unix_ms() / 1000,
-        "memory": row.memory,
-        "memory_limit_mib": row.child.limits().memory,
-        "limits": row.child.limits(),
-        "throttled": row.hits.throttled,
-        "disk_full": row.hits.disk_full,
-    })
 }

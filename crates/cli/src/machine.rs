@@ -94,8 +94,7 @@ fn shell(dirs: &Dirs, command: &[String]) -> anyhow::Result<ExitCode> {
             log::debug!("the shell is over already: {error}");
         }
     };
-    let has_terminal = matches!(stdio, Stdio::Tty(_));
-    interrupts.about(Command { control: exec.control(), has_terminal, stop: Box::new(stop) });
+    interrupts.about(Command::of(&exec, stdio, Box::new(stop)));
     Ok(stream::join(exec, stdio, None)?.exit_code())
 }
 

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stderr, reason = "a command line tells its user things")]
 
+mod attached;
 mod branch;
 mod carry;
 mod cp;
@@ -37,6 +38,7 @@ mod push;
 mod remote;
 mod rmi;
 mod run;
+mod sandbox;
 mod seconds;
 mod serve;
 mod shell;
@@ -88,9 +90,8 @@ Examples:
 Environment:
   FORKD_HOME     keep everything below this directory (default: the XDG directories)
   FORKD_PLACE    where VMs run: local, machine, or auto (default)
-  FORKD_URL      the daemon that spawn, pause, cp, logs and workspace ask; otherwise this computer's own, which is
-                 started when it is needed
-  FORKD_TOKEN    the token that it wants
+  FORKD_URL      the daemon that commands ask; otherwise this computer's own, which is started when it is needed
+  FORKD_TOKEN    the token that the one at FORKD_URL wants
   FORKD_HUB_URL  where `forkd pull OWNER/NAME` looks names up
   RUST_LOG       more to read on standard error, such as debug";
 
@@ -135,6 +136,7 @@ enum Verb {
     Logs(logs::LogsArgs),
     Workspace(workspace::WorkspaceArgs),
     Serve(Box<serve::Serve>),
+    Daemon(daemon::DaemonVerbArgs),
     Machine(machine::MachineArgs),
     Completions(shell::CompletionsArgs),
     Man(shell::ManArgs),
@@ -190,6 +192,7 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Logs(args) => logs::logs(&args),
         Verb::Workspace(args) => workspace::workspace(&args),
         Verb::Serve(args) => serve::serve(&args),
+        Verb::Daemon(args) => daemon::daemon(&args),
         Verb::Machine(args) => machine::machine(&args),
         Verb::Completions(args) => shell::completions(&args, Cli::command()),
         Verb::Man(args) => shell::man(&args, Cli::command()),

@@ -8,7 +8,7 @@ use client::path;
 use serde_json::json;
 
 use crate::daemon::DaemonArgs;
-use crate::output;
+use crate::{output, sandbox};
 
 /// Which sandboxes shall stand still, or go on
 #[derive(Debug, Args)]
@@ -37,7 +37,9 @@ pub(crate) fn pause(args: &PauseArgs, pace: Pace) -> anyhow::Result<ExitCode> {
         Pace::Resume => "resume",
     };
     let mut done = Vec::new();
-    for id in &args.ids {
+    // All are found before the first is touched.
+    let ids = args.ids.iter().map(|id| sandbox::find(&client, id)).collect::<anyhow::Result<Vec<_>>>()?;
+    for id in &ids {
         let info: SandboxInfo = client.post(&path(&["sandboxes", id, verb], &[]), &json!({}))?;
         if !args.json {
             output::line(&format!("{} {}", info.id, info.status.as_str()))?;

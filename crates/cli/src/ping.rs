@@ -1,14 +1,14 @@
-//! `forkd ping`: whether a child's agent answers.
+//! `forkd ping`: whether a sandbox's agent answers.
 
 use std::process::ExitCode;
 
+use api::Pong;
 use clap::Args;
-use engine::find;
+use client::path;
 use serde_json::json;
-use types::Dirs;
 
-use crate::forward::{Forward, Need};
-use crate::{joined, output};
+use crate::daemon::DaemonArgs;
+use crate::{output, sandbox};
 
 /// Asks a sandbox's agent for an answer and prints it as JSON
 #[derive(Debug, Args)]
@@ -20,23 +20,17 @@ pub(crate) struct PingArgs {
     /// Which sandbox, by another way to say it
     #[arg(long, value_name = "ID")]
     child: Option<String>,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn ping(args: &PingArgs) -> anyhow::Result<ExitCode> {
-    let dirs = Dirs::from_env()?;
-    if let Some(code) = Forward::printing(Need::Running).away(&dirs)? {
-        return Ok(code);
-    }
     let id = args.id.as_ref().or(args.child.as_ref()).map_or("", String::as_str);
-    let child = find(id, &dirs)?;
-    let pong = child.ping().map_err(|error| joined::explain(error.into(), &child))?;
-    let answer = json!({
-        "pong": true,
-        "id": child.id(),
-        "agent": pong.agent.agent,
-        "kernel": pong.agent.kernel,
-        "round_trip_us": u64::try_from(pong.round_trip.as_micros()).unwrap_or(u64::MAX),
-    });
+    let client = args.daemon.running()?.ok_or_else(|| sandbox::none(id))?;
+    let id = sandbox::find(&client, id)?;
+    let pong: Pong = client.post(&path(&["sandboxes", &id, "ping"], &[]), &json!({}))?;
+    let mut answer = serde_json::to_value(pong)?;
+    answer["id"] = id.into();
     output::line(&answer.to_string())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -108,8 +108,7 @@ impl Remote {
                 log::debug!("the command inside is over already: {error}");
             }
         };
-        let has_terminal = matches!(request.stdio, Stdio::Tty(_));
-        interrupts.about(Command { control: exec.control(), has_terminal, stop: Box::new(stop) });
+        interrupts.about(Command::of(&exec, request.stdio, Box::new(stop)));
         Ok(exec)
     }
 
@@ -132,6 +131,11 @@ pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
         Some(SessionError::Lost { .. }) => error.context("the emulated host went away"),
         _ => error,
     }
+}
+
+/// Says where it runs.
+pub(crate) fn notice(why: &str) {
+    eprintln!("forkd: no usable KVM here ({why}); running in the emulated host, which is much slower");
 }
 
 /// The path inside of something that forkd keeps there.

@@ -18,7 +18,7 @@ use crate::parts::Parts;
 use crate::remote::Remote;
 use crate::stream::{self, Ended};
 use crate::timings::Timings;
-use crate::{forward, progress, remote};
+use crate::{progress, remote};
 
 /// All that a run needs besides its arguments.
 struct Run<'a> {
@@ -33,14 +33,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let dirs = Dirs::from_env()?;
     let stdio = stream::stdio(args.process.tty)?;
     let mut run = Run { args, dirs, progress: progress::reporter(args.quiet), stdio, timings: Timings::start() };
-    let place = place(&run.dirs)?;
-    run.timings.lap("place_us");
-    let code = match place {
-        Place::Local => match &args.tag {
-            Some(tag) => run.forked(tag)?,
-            None => run.local()?,
-        },
-        Place::Machine { why } => run.in_machine(&why)?,
+    let code = match &args.tag {
+        Some(tag) => run.forked(tag)?,
+        None => run.booted()?,
     };
     if let Some(to) = &args.timings {
         run.timings.lap("end_us");
@@ -50,23 +45,30 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl Run<'_> {
+    /// A VM of its own, which leaves nothing behind: nobody else has to know it, so no daemon is asked.
+    fn booted(&mut self) -> anyhow::Result<ExitCode> {
+        let place = place(&self.dirs)?;
+        self.timings.lap("place_us");
+        match place {
+            Place::Local => self.local(),
+            Place::Machine { why } => self.in_machine(&why),
+        }
+    }
+
     /// Everything is built here, at native speed; a forkd inside the emulated host does the rest.
     fn in_machine(&mut self, why: &str) -> anyhow::Result<ExitCode> {
         if !self.args.quiet {
-            forward::notice(why);
+            remote::notice(why);
         }
         self.timings.set("place", "machine");
-        let parts = match self.args.tag {
-            Some(_) => None,
-            None => Some(Parts::find(&self.args.guest, &self.dirs, &*self.progress)?),
-        };
+        let parts = Parts::find(&self.args.guest, &self.dirs, &*self.progress)?;
         self.timings.lap("parts_us");
         let remote = Remote::start(&self.dirs, &*self.progress)?;
         self.timings.lap("machine_us");
-        let inside = parts.map(|parts| remote.push_parts(&parts, &*self.progress)).transpose()?;
+        let inside = remote.push_parts(&parts, &*self.progress)?;
         self.timings.lap("push_us");
         let timings_file = self.args.timings.as_ref().map(|_| remote::scratch_file("timings"));
-        let request = remote.request(self.args.inside(inside.as_ref(), timings_file.as_deref()), self.stdio);
+        let request = remote.request(self.args.inside(&inside, timings_file.as_deref()), self.stdio);
         let interrupts = Interrupts::catch()?;
         let waiting = self.progress.stage("Booting and running in the emulated host", None);
         let ended = remote.run(&request, &interrupts, Some(waiting))?;

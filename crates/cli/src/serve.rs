@@ -9,7 +9,7 @@ use daemon::ServeArgs;
 use engine::place::{Place, place};
 use types::Dirs;
 
-use crate::forward;
+use crate::remote;
 use inside::InsideDaemon;
 
 const EXAMPLES: &str = "\
@@ -58,7 +58,7 @@ pub(crate) fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
     match place(&dirs)? {
         Place::Local => daemon::serve(&args.settings, dirs)?,
         Place::Machine { why } => {
-            forward::notice(&why);
+            remote::notice(&why);
             if args.settings.state.is_some() || args.settings.snapshot_root.is_some() {
                 log::warn!("what is kept is kept in the emulated host; --state and --snapshot-root mean nothing here");
             }

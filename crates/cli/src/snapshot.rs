@@ -14,6 +14,7 @@ use types::progress::Progress;
 use types::{Dirs, RecipeName, Tag};
 
 use crate::branch::BranchArgs;
+use crate::daemon::DaemonArgs;
 use crate::interrupts::Interrupts;
 use crate::parts::Parts;
 use crate::remote::Remote;
@@ -54,6 +55,8 @@ pub(crate) struct SnapshotArgs {
     prepared: Option<Prepared>,
     #[command(flatten)]
     guest: GuestArgs,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 /// What a recipe says about a snapshot.
@@ -84,7 +87,7 @@ impl From<&Recipe> for Prepared {
 
 pub(crate) fn snapshot(args: &SnapshotArgs) -> anyhow::Result<ExitCode> {
     if let Some(id) = &args.branch.from_sandbox {
-        return args.branch.run(id, args.tag.as_ref());
+        return args.branch.run(id, args.tag.as_ref(), &args.daemon);
     }
     let tag = args.tag.as_ref().context("--tag is missing")?;
     let dirs = Dirs::from_env()?;
@@ -107,7 +110,8 @@ impl SnapshotArgs {
     ) -> Self {
         let prepared = Some(Prepared { recipe: None, warm_up });
         let (branch, force) = (BranchArgs::default(), matches!(existing, Existing::Replace));
-        Self { tag: Some(tag), branch, force, boot_wait_secs, quiet, prepared, guest }
+        let daemon = DaemonArgs::default();
+        Self { tag: Some(tag), branch, force, boot_wait_secs, quiet, prepared, guest, daemon }
     }
 
     /// Boots, warms up and keeps it.

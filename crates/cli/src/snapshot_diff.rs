@@ -3,15 +3,15 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{bail, ensure};
+use api::{BranchMode, BranchSandbox, ExecRequest, ForkSnapshot, SnapshotInfo, SnapshotStatus};
 use clap::Args;
-use engine::{
-    BranchSpec, ChildOptions, Extent, ForkSpec, Lifetime, Results, Store, branch, fork as fork_children, kill,
-};
-use session::{ExecRequest, Stdio};
-use types::{Dirs, Tag};
+use client::{Client, path};
+use types::Tag;
 
-use crate::forward::{Forward, Need};
+use crate::attached::fork;
+use crate::branch::take;
+use crate::daemon::DaemonArgs;
 use crate::interrupts::Interrupts;
 use crate::stream::{self, Ended};
 use crate::table::bytes;
@@ -46,6 +46,8 @@ pub(crate) struct SnapshotDiffArgs {
     /// How long the fork may take until it is ready
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds::parse)]
     timeout: Duration,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 /// A command as words.
@@ -58,45 +60,36 @@ fn parse_words(text: &str) -> Result<Words, String> {
 }
 
 pub(crate) fn snapshot_diff(args: &SnapshotDiffArgs) -> anyhow::Result<ExitCode> {
-    let dirs = Dirs::from_env()?;
-    let away = Forward { need: Need::Made, stdio: Stdio::Output, doing: Some("Building in the emulated host") };
-    if let Some(code) = away.away(&dirs)? {
-        return Ok(code);
-    }
+    let client = args.daemon.client()?;
     // A name that is taken costs neither a sandbox nor the command.
-    Store::new(&dirs).expect_free(&args.tag)?;
+    let known: Vec<SnapshotInfo> = client.get(&path(&["snapshots"], &[]))?;
+    let is_taken = |one: &SnapshotInfo| one.tag == args.tag.as_str() && one.status != SnapshotStatus::Failed;
+    ensure!(!known.iter().any(is_taken), "snapshot `{}` exists; choose another tag, or remove it first", args.tag);
     let interrupts = Interrupts::catch()?;
-    let progress = progress::reporter(false);
-    let spec = ForkSpec {
-        tag: args.from.clone(),
-        children: vec![ChildOptions::default()],
-        lifetime: Lifetime::Connection,
-        results: Results::AllOrNothing,
-        limit: args.timeout,
-        cancel: Some(interrupts.cancel()),
-    };
-    let stage = progress.stage("Forking", None);
-    let forked = fork_children(&spec, &dirs)?;
+    let stage = progress::reporter(false).stage("Forking", None);
+    let one = ForkSnapshot { n: 1, timeout_secs: Some(args.timeout.as_secs_f64()), ..ForkSnapshot::default() };
+    let forked = fork(&client, &args.from, one, &interrupts)?;
     drop(stage);
-    let child = forked.children.iter().flatten().next().context("no sandbox")?.child.clone();
-    let built = args.build(&child, &dirs, &interrupts);
-    kill(&child)?;
-    drop(forked);
-    match interrupts.fatal() {
-        Some(signal) => Ok(stream::killed_by(signal)),
-        None => built,
+    let built = match &forked {
+        Some(forked) => args.build(&client, forked.only()?, &interrupts),
+        None => Ok(ExitCode::FAILURE),
+    };
+    let ended = forked.map_or(Ok(()), |forked| forked.end(&client));
+    if let Some(signal) = interrupts.fatal() {
+        return Ok(stream::killed_by(signal));
     }
+    let built = built?;
+    ended.map(|()| built)
 }
 
 impl SnapshotDiffArgs {
-    fn build(&self, child: &engine::Child, dirs: &Dirs, interrupts: &Interrupts) -> anyhow::Result<ExitCode> {
+    fn build(&self, client: &Client, id: &str, interrupts: &Interrupts) -> anyhow::Result<ExitCode> {
         let request = ExecRequest {
-            argv: self.exec.0.clone(),
-            stdio: Stdio::Output,
-            timeout_ms: u64::try_from(self.exec_timeout_secs.as_millis()).ok(),
+            args: self.exec.0.clone(),
+            timeout_secs: Some(self.exec_timeout_secs.as_secs_f64()),
             ..ExecRequest::default()
         };
-        match joined::exec(child, &request, interrupts)? {
+        match joined::exec(client, id, &request, interrupts)? {
             Ended::Code(0) => {}
             Ended::Code(code) => {
                 eprintln!("forkd: the command ended with exit code {code}; no snapshot was taken");
@@ -105,16 +98,21 @@ impl SnapshotDiffArgs {
             Ended::TimedOut => bail!("the command did not end within {} s", self.exec_timeout_secs.as_secs_f64()),
             Ended::ReaderLeft => return Ok(Ended::ReaderLeft.exit_code()),
         }
-        let spec = BranchSpec { child: child.clone(), tag: self.tag.clone(), extent: Extent::Diff };
+        let asked = BranchSandbox {
+            tag: Some(self.tag.to_string()),
+            mode: Some(BranchMode::Diff),
+            wait: true,
+            ..BranchSandbox::default()
+        };
         let stage = progress::reporter(false).stage("Writing the snapshot", None);
-        let kept = branch(spec, dirs)?.keep(Some(&interrupts.cancel()))?;
+        let kept = take(client, id, &asked)?;
         drop(stage);
         output::line(&format!(
             "✓ snapshot {} over {}: {} of memory and {} of disk changed\nfork it with: forkd fork --tag {} -n 10",
             self.tag,
             self.from,
-            bytes(kept.memory_bytes),
-            bytes(kept.disk_bytes),
+            bytes(kept.memory_own_bytes.unwrap_or_default()),
+            bytes(kept.disk_own_bytes.unwrap_or_default()),
             self.tag,
         ))?;
         Ok(ExitCode::SUCCESS)

@@ -86,16 +86,17 @@ fn show(exec: &mut Exec, mut waiting: Option<Box<dyn Stage>>) -> anyhow::Result<
 }
 
 /// What the system would make of such an exit code.
-fn shell_byte(code: i32) -> u8 {
+pub(crate) fn shell_byte(code: i32) -> u8 {
     code.to_le_bytes()[0]
 }
 
-enum Written {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Written {
     All,
     ReaderLeft,
 }
 
-fn write(to: BorrowedFd<'static>, bytes: &[u8], name: &str) -> anyhow::Result<Written> {
+pub(crate) fn write(to: BorrowedFd<'static>, bytes: &[u8], name: &str) -> anyhow::Result<Written> {
     match Raw(to).write_all(bytes) {
         Ok(()) => Ok(Written::All),
         Err(error) if reader_left(&error) => Ok(Written::ReaderLeft),

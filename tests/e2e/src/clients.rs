@@ -26,6 +26,8 @@ const TAG: &str = "e2e-clients";
 const TOKEN: &str = "a token of the tests of clients";
 /// How long a daemon may take to answer, machine and all.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// How often a daemon is started.
+const TRIES: usize = 4;
 /// Where the emulated host gets a kernel with its modules.
 const BOOT_INSIDE: &str = "/var/lib/forkd/e2e-boot";
 
@@ -37,7 +39,13 @@ struct Served {
 }
 
 impl Served {
+    /// Commands of other tests may have a daemon start by itself at any moment; then another try is needed.
     fn start(host: &Host) -> Result<Self> {
+        (1..TRIES).find_map(|_| Self::try_start(host).ok()).map_or_else(|| Self::try_start(host), Ok)
+    }
+
+    fn try_start(host: &Host) -> Result<Self> {
+        host.end_daemon()?;
         let dir = tempfile::tempdir()?;
         let token = dir.path().join("token");
         fs::write(&token, TOKEN)?;

@@ -1,9 +1,11 @@
 //! The verbs that ask the daemon, over stand-ins for VMs: what they print, and that a daemon is there when it is needed.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use bench::stand_in::{Home, TAG};
@@ -16,7 +18,11 @@ use crate::world::wait_until;
 
 pub(crate) const TESTS: &[Test] = &[
     ("command_line::it_asks_the_daemon", it_asks_the_daemon),
+    ("command_line::sandboxes_are_forked_and_used", sandboxes_are_forked_and_used),
+    ("command_line::streams_and_signals_cross", streams_and_signals_cross),
+    ("command_line::what_is_attached_goes_with_forkd", what_is_attached_goes_with_forkd),
     ("command_line::a_daemon_starts_by_itself", a_daemon_starts_by_itself),
+    ("command_line::an_older_daemon_is_replaced", an_older_daemon_is_replaced),
     ("command_line::shells_and_man_know_it", shells_and_man_know_it),
 ];
 
@@ -55,6 +61,105 @@ fn it_asks_the_daemon(host: &Host) -> Result<()> {
     Ok(())
 }
 
+/// The ids of a fork's report.
+fn ids(report: &Value) -> Vec<String> {
+    let children = report["children"].as_array().into_iter().flatten();
+    children.filter_map(|child| child["id"].as_str().map(str::to_owned)).collect()
+}
+
+fn sandboxes_are_forked_and_used(host: &Host) -> Result<()> {
+    let home = Home::new(&std::env::temp_dir())?;
+    let command = |words: &[&str]| {
+        let mut command = host.forkd();
+        command.args(words).env("FORKD_URL", &home.url);
+        command
+    };
+    let forkd = |words: &[&str]| said(&mut command(words));
+    let report: Value = serde_json::from_str(&forkd(&["fork", "--tag", TAG, "-n", "3", "-e", "A=b", "--json"])?)?;
+    let made = ids(&report);
+    ensure!(made.len() == 3 && report["n"] == 3 && report["ready_us"].as_u64() > Some(0), "{report}");
+    ensure!(forkd(&["fork", "--tag", TAG, "-n", "1"])?.contains("✓ 1 / 1 children ready"), "a person is told");
+    let listed: Value = serde_json::from_str(&forkd(&["ls", "--json"])?)?;
+    ensure!(listed.as_array().is_some_and(|all| all.len() == 4) && listed[0]["memory"].is_object(), "{listed}");
+    // The beginning of an id will do, as long as it could mean only one.
+    let short = made[0].trim_start_matches("sb-");
+    let pong: Value = serde_json::from_str(&forkd(&["ping", "--child", short])?)?;
+    ensure!(pong["pong"] == true && pong["id"] == made[0].as_str(), "{pong}");
+    let vague = command(&["exec", "sb-", "--", "true"]).output()?;
+    let stderr = String::from_utf8_lossy(&vague.stderr);
+    ensure!(vague.status.code() == Some(1) && stderr.contains("write more of the id"), "{stderr}");
+    let nobody = command(&["eval", "sb-0-0", "1"]).output()?;
+    ensure!(String::from_utf8_lossy(&nobody.stderr).contains("there is no sandbox"), "{nobody:?}");
+    ensure!(forkd(&["kill", &made[0], "--child", &made[1]])?.lines().count() == 2);
+    ensure!(forkd(&["kill", "--tag", TAG])?.lines().count() == 2);
+    ensure!(forkd(&["ls"])?.lines().count() == 1, "only the heading is left");
+    ensure!(forkd(&["kill", "--all"])?.is_empty());
+    let settled = forkd(&["fork", "--tag", TAG, "-n", "2", "--settle-secs", "0"])?;
+    ensure!(settled.ends_with("✓ 2 / 2 children alive"), "{settled}");
+    ensure!(engine::list(&home.dirs)?.is_empty(), "they are ended when it ends");
+    ensure!(forkd(&["run", "--tag", TAG, "--", "echo", "ran"])? == "ran");
+    ensure!(engine::list(&home.dirs)?.is_empty(), "it is ended when it ends");
+    Ok(())
+}
+
+fn streams_and_signals_cross(host: &Host) -> Result<()> {
+    let home = Home::new(&std::env::temp_dir())?;
+    let made = home.post("/v1/sandboxes", &serde_json::json!({ "snapshot_tag": TAG }))?;
+    let id = made[0]["id"].as_str().context("an id")?;
+    let exec = |words: &[&str]| {
+        let mut command = host.forkd();
+        command.args(["exec", id, "--env", "A=b", "--"]).args(words).env("FORKD_URL", &home.url);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let output = exec(&["sh", "-c", "echo out $A; echo err >&2; exit 7"]).output()?;
+    ensure!((&*output.stdout, &*output.stderr, output.status.code()) == (b"out b\n", b"err\n", Some(7)), "{output:?}");
+    let killed = exec(&["sh", "-c", "kill -9 $$"]).output()?;
+    ensure!(killed.status.code() == Some(137), "{killed:?}");
+    let missing = exec(&["/no/such/program"]).output()?;
+    let stderr = String::from_utf8_lossy(&missing.stderr);
+    ensure!(missing.status.code() == Some(127) && stderr.starts_with("forkd: "), "{missing:?}");
+    // What is no text, and more of it than any buffer holds.
+    let mut cat = exec(&["cat"]).stdin(Stdio::piped()).spawn()?;
+    let mut input = cat.stdin.take().context("its input")?;
+    let bytes: Vec<u8> = (0..3 << 20).map(|n: u32| n.to_le_bytes()[0] ^ 0x80).collect();
+    let sent = bytes.clone();
+    let feeder = std::thread::spawn(move || input.write_all(&sent));
+    let output = cat.wait_with_output()?;
+    feeder.join().ok().context("the feeder died")??;
+    ensure!(output.stdout == bytes && output.status.success(), "{:?}", output.status);
+    // The first interrupt is the command's, the second ends it, and so does a reader who leaves.
+    let script = "trap 'echo heard' INT; echo ready; while :; do sleep 0.05; done";
+    let mut shell = exec(&["sh", "-c", script]).spawn()?;
+    let pid = Pid::from_raw(i32::try_from(shell.id())?).context("a process")?;
+    let mut lines = BufReader::new(shell.stdout.take().context("its output")?).lines();
+    for expected in ["ready", "heard"] {
+        ensure!(lines.next().context("a line")?? == expected);
+        kill_process(pid, Signal::INT)?;
+    }
+    ensure!(shell.wait()?.code() == Some(130), "as of one that was interrupted");
+    let mut shell = exec(&["sh", "-c", "while :; do echo more; sleep 0.05; done"]).spawn()?;
+    drop(shell.stdout.take());
+    ensure!(shell.wait()?.code() == Some(141), "as of one whose reader left");
+    Ok(())
+}
+
+fn what_is_attached_goes_with_forkd(host: &Host) -> Result<()> {
+    let home = Home::new(&std::env::temp_dir())?;
+    let mut command = host.forkd();
+    command.args(["fork", "--tag", TAG, "-n", "2", "--settle-secs", "3600"]).env("FORKD_URL", &home.url);
+    for signal in [Signal::TERM, Signal::KILL] {
+        let mut forkd = command.stdout(Stdio::piped()).spawn()?;
+        let mut lines = BufReader::new(forkd.stdout.take().context("its output")?).lines();
+        ensure!(lines.next().context("a line")??.starts_with("✓ all sockets up in"));
+        ensure!(engine::list(&home.dirs)?.len() == 2);
+        kill_process(Pid::from_raw(i32::try_from(forkd.id())?).context("a process")?, signal)?;
+        forkd.wait()?;
+        wait_until("their end", Duration::from_secs(60), || engine::list(&home.dirs).is_ok_and(|it| it.is_empty()))?;
+    }
+    Ok(())
+}
+
 /// A stand-in's files are this host's, so they are below a directory of the test's own.
 fn copies(forkd: &impl Fn(&[&str]) -> Result<String>, id: &str) -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -88,6 +193,41 @@ fn a_daemon_starts_by_itself(host: &Host) -> Result<()> {
     let pid = Pid::from_raw(daemons[0]).context("a process")?;
     kill_process(pid, Signal::TERM)?;
     wait_until("the daemon's end", Duration::from_secs(60), || !dir.path().join("run/forkd.sock").exists())
+}
+
+fn an_older_daemon_is_replaced(host: &Host) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let command = |words: &[&str]| {
+        let mut command = host.forkd();
+        command.args(words).env("FORKD_HOME", dir.path()).env("FORKD_PLACE", "local");
+        command
+    };
+    let status =
+        || Ok::<Value, anyhow::Error>(serde_json::from_str(&said(&mut command(&["daemon", "status", "--json"]))?)?);
+    ensure!(status()?["status"] == "stopped" && daemons(dir.path())?.is_empty(), "asking starts none");
+    ensure!(said(&mut command(&["ls", "--json"]))? == "[]");
+    let first = status()?;
+    ensure!(first["status"] == "running" && first["idle_secs"] == 600 && first["sandboxes"] == 0, "{first}");
+    // It was started long before this program was built.
+    let make_old =
+        || fs::File::options().write(true).open(dir.path().join("run/daemon.lock"))?.set_modified(UNIX_EPOCH);
+    make_old()?;
+    let output = command(&["ls"]).output()?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && stderr.contains("older build") && stderr.contains("was replaced"), "{stderr}");
+    ensure!(status()?["pid"] != first["pid"]);
+    said(&mut command(&["daemon", "stop"]))?;
+    ensure!(status()?["status"] == "stopped" && daemons(dir.path())?.is_empty());
+    // One that somebody started is left alone.
+    let mut serve = command(&["serve", "--socket-only"]).stderr(Stdio::null()).spawn()?;
+    let socket = dir.path().join("run/forkd.sock");
+    wait_until("a daemon that listens", Duration::from_secs(60), || UnixStream::connect(&socket).is_ok())?;
+    make_old()?;
+    said(&mut command(&["ls"]))?;
+    ensure!(status()?["pid"] == serve.id() && status()?["idle_secs"] == Value::Null);
+    said(&mut command(&["daemon", "stop"]))?;
+    ensure!(serve.wait()?.success());
+    Ok(())
 }
 
 /// The daemons of this home.

@@ -42,6 +42,7 @@ impl Daemon {
     }
 
     fn start_again(&mut self) -> Result<()> {
+        self.host.end_daemon()?;
         let mut command = self.host.forkd();
         command.args(["serve", "--bind", "127.0.0.1:0", "--socket"]).arg(&self.socket);
         command.arg("--state").arg(self.own.path().join("registry.db"));

@@ -184,6 +184,13 @@ impl Host {
         command
     }
 
+    /// Ends the daemon that commands of the tests have started, so that there can be another.
+    pub(crate) fn end_daemon(&self) -> Result<()> {
+        let ended = self.forkd().args(["daemon", "stop"]).output()?;
+        ensure!(ended.status.success(), "forkd daemon stop: {}", String::from_utf8_lossy(&ended.stderr));
+        Ok(())
+    }
+
     /// `forkd run` on what is already built, so that it needs nothing from outside.
     pub(crate) fn forkd_run(&self) -> Command {
         let mut command = self.forkd();
@@ -199,8 +206,11 @@ impl Host {
         host
     }
 
-    /// Removes the snapshots that were taken; ends the shared VM, and tells if it had ended before.
+    /// Ends the daemon, removes the snapshots that were taken, and ends the shared VM, and tells if it had ended before.
     pub(crate) fn tear_down(&self) {
+        if let Err(error) = self.end_daemon() {
+            eprintln!("{error:#}");
+        }
         self.parents.remove(&self.dirs);
         let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut vm) = shared.and_then(Arc::into_inner) else { return };

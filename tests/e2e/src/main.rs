@@ -130,6 +130,8 @@ fn run(arguments: &Arguments) -> Result<bool> {
         return Ok(true);
     }
     let mut failures = conclude(arguments, &host, USER_TESTS);
+    // It would take time from what is measured there.
+    host.end_daemon()?;
     let inside = host.has_kvm() || inside::run(&host)?;
     if host.has_kvm() {
         failures.extend(run_vm_tests(arguments, &host));

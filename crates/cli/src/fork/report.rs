@@ -1,6 +1,6 @@
 //! What came of a fork, for a person, for the scripts that look for these lines, and for programs.
 
-use engine::{ForkTimings, Forked, MemoryUse};
+use api::{Forked, ForkedSandbox};
 use serde_json::{Value, json};
 use types::Tag;
 
@@ -10,57 +10,29 @@ use crate::table::{Column, table};
 #[derive(Debug)]
 pub(super) struct Report {
     tag: Tag,
-    asked: usize,
-    ready: Vec<Row>,
-    failures: Vec<String>,
-    timings: ForkTimings,
-}
-
-#[derive(Debug)]
-struct Row {
-    id: String,
-    pid: i32,
-    setup_us: u64,
-    renew_us: u64,
-    ready_us: u64,
-    memory: Option<MemoryUse>,
+    asked: u32,
+    forked: Forked,
 }
 
 impl Report {
-    pub(super) fn new(tag: &Tag, forked: &Forked) -> Self {
-        let ready = forked.children.iter().flatten().map(|ready| Row {
-            id: ready.child.id().into(),
-            pid: ready.pid,
-            setup_us: ready.setup_us,
-            renew_us: ready.renew_us,
-            ready_us: ready.ready_us,
-            // One that has ended since has none.
-            memory: ready.child.memory().ok().flatten(),
-        });
-        let failures = forked.children.iter().filter_map(|child| child.as_ref().err());
-        Self {
-            tag: tag.clone(),
-            asked: forked.children.len(),
-            ready: ready.collect(),
-            failures: failures.map(ToString::to_string).collect(),
-            timings: forked.timings,
-        }
+    pub(super) fn new(tag: &Tag, asked: u32, forked: &Forked) -> Self {
+        Self { tag: tag.clone(), asked, forked: forked.clone() }
     }
 
     pub(super) fn failed(&self) -> usize {
-        self.failures.len()
+        self.forked.failures.len()
     }
 
     /// Says on standard error why some failed.
     pub(super) fn tell_failures(&self) {
-        for failure in &self.failures {
+        for failure in &self.forked.failures {
             eprintln!("forkd: a sandbox failed: {failure}");
         }
     }
 
     /// The first, second and fourth line are looked for by scripts, which take their fields by number.
     pub(super) fn text(&self) -> String {
-        let (asked, timings) = (self.asked, self.timings);
+        let (asked, timings) = (self.asked, self.forked.timings);
         let [p50, p99] = self.percentiles();
         let columns = [
             Column::Left("ID"),
@@ -70,13 +42,13 @@ impl Report {
             Column::Right("SHARED KiB"),
         ];
         let dash = || "-".to_owned();
-        let rows = self.ready.iter().map(|row| {
+        let rows = self.forked.sandboxes.iter().map(|row| {
             [
-                row.id.clone(),
-                row.pid.to_string(),
+                row.sandbox.id.clone(),
+                row.sandbox.pid.map_or_else(dash, |pid| pid.to_string()),
                 millis(row.ready_us),
-                row.memory.map_or_else(dash, |memory| (memory.private_kib + memory.tables_kib).to_string()),
-                row.memory.map_or_else(dash, |memory| memory.shared_kib.to_string()),
+                row.sandbox.memory.map_or_else(dash, |memory| (memory.private_kib + memory.tables_kib).to_string()),
+                row.sandbox.memory.map_or_else(dash, |memory| memory.shared_kib.to_string()),
             ]
         });
         format!(
@@ -86,7 +58,7 @@ impl Report {
              ✓ total wall-clock: {} ms\n\n{}",
             whole_millis(timings.started_us),
             whole_millis(timings.forked_us),
-            self.ready.len(),
+            self.forked.sandboxes.len(),
             millis(p50),
             millis(p99),
             whole_millis(timings.ready_us),
@@ -96,34 +68,34 @@ impl Report {
 
     pub(super) fn json(&self) -> Value {
         let [p50, p99] = self.percentiles();
-        let child = |row: &Row| {
+        let child = |row: &ForkedSandbox| {
             json!({
-                "id": row.id,
-                "pid": row.pid,
+                "id": row.sandbox.id,
+                "pid": row.sandbox.pid,
                 "setup_us": row.setup_us,
                 "renew_us": row.renew_us,
                 "ready_us": row.ready_us,
-                "memory": row.memory,
+                "memory": row.sandbox.memory,
             })
         };
         json!({
             "tag": self.tag,
             "n": self.asked,
-            "children": self.ready.iter().map(child).collect::<Vec<_>>(),
-            "failures": self.failures,
+            "children": self.forked.sandboxes.iter().map(child).collect::<Vec<_>>(),
+            "failures": self.forked.failures,
             "ready_p50_us": p50,
             "ready_p99_us": p99,
-            "template_us": self.timings.template_us,
-            "directories_us": self.timings.directories_us,
-            "forked_us": self.timings.forked_us,
-            "started_us": self.timings.started_us,
-            "ready_us": self.timings.ready_us,
+            "template_us": self.forked.timings.template_us,
+            "directories_us": self.forked.timings.directories_us,
+            "forked_us": self.forked.timings.forked_us,
+            "started_us": self.forked.timings.started_us,
+            "ready_us": self.forked.timings.ready_us,
         })
     }
 
     /// By the nearest rank.
     fn percentiles(&self) -> [u64; 2] {
-        let mut times: Vec<u64> = self.ready.iter().map(|row| row.ready_us).collect();
+        let mut times: Vec<u64> = self.forked.sandboxes.iter().map(|row| row.ready_us).collect();
         times.sort_unstable();
         let rank = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1));
         [50, 99].map(|percent| rank(percent).copied().unwrap_or_default())
@@ -141,30 +113,25 @@ fn whole_millis(micros: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use api::ForkTimings;
+
     use super::*;
 
     fn report() -> Report {
-        let row = |n: u64| Row {
-            id: format!("sb-{n}"),
-            pid: 100,
-            setup_us: 7,
-            renew_us: 9,
-            ready_us: n * 1000,
-            memory: (n != 2).then_some(MemoryUse { private_kib: 300, shared_kib: 5000, tables_kib: 12 }),
+        let sandbox = |n: u64| {
+            let memory = (n != 2).then_some(json!({ "private_kib": 300, "shared_kib": 5000, "tables_kib": 12 }));
+            let value = json!({
+                "id": format!("sb-{n}"), "snapshot_tag": "t", "netns": null, "guest_addr": "", "created_at_unix": 1,
+                "pid": 100, "memory_limit_mib": null, "has_branched": false, "last_branch_memory_path": null,
+                "branch_count": 0, "status": "running", "labels": {}, "expires_at_unix": null, "reason": null,
+                "hostname": "", "memory": memory, "setup_us": 7, "renew_us": 9, "ready_us": n * 1000,
+            });
+            serde_json::from_value::<ForkedSandbox>(value).unwrap()
         };
-        Report {
-            tag: "t".parse().unwrap(),
-            asked: 3,
-            ready: vec![row(2), row(13)],
-            failures: vec!["it died".into()],
-            timings: ForkTimings {
-                template_us: 1,
-                directories_us: 2,
-                forked_us: 1800,
-                started_us: 2500,
-                ready_us: 13_000,
-            },
-        }
+        let timings =
+            ForkTimings { template_us: 1, directories_us: 2, forked_us: 1800, started_us: 2500, ready_us: 13_000 };
+        let forked = Forked { sandboxes: vec![sandbox(2), sandbox(13)], failures: vec!["it died".into()], timings };
+        Report { tag: "t".parse().unwrap(), asked: 3, forked }
     }
 
     #[test]
@@ -194,7 +161,7 @@ sb-13  100      13.0          312        5000";
 
     #[test]
     fn nobody_ready_has_no_percentiles() {
-        let none = Report { ready: Vec::new(), ..report() };
+        let none = Report { forked: Forked::default(), ..report() };
         assert_eq!(none.percentiles(), [0, 0]);
     }
 }

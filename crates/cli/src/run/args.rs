@@ -1,12 +1,14 @@
 //! What `forkd run` is told, and how it tells another forkd the same.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use session::{ExecRequest, Stdio};
+use session::{ExecRequest, Stdio, TtySize};
 use types::{GuestMemorySize, Tag, VcpuCount};
 
+use crate::daemon::DaemonArgs;
 use crate::remote::InsideParts;
 use crate::seconds;
 
@@ -50,6 +52,8 @@ pub(crate) struct RunArgs {
     pub(super) guest: GuestArgs,
     #[command(flatten)]
     pub(super) process: ProcessArgs,
+    #[command(flatten)]
+    pub(super) daemon: DaemonArgs,
 }
 
 /// What the VM is made of.
@@ -111,15 +115,38 @@ pub(crate) fn parse_variable(text: &str) -> Result<(String, String), String> {
 }
 
 impl ProcessArgs {
-    /// What the agent is asked for.
-    pub(crate) fn request(&self, command: &[String], stdio: Stdio) -> ExecRequest {
-        let mut env: std::collections::BTreeMap<_, _> = self.env.iter().cloned().collect();
+    fn variables(&self, stdio: Stdio) -> BTreeMap<String, String> {
+        let mut env: BTreeMap<_, _> = self.env.iter().cloned().collect();
         if let (Stdio::Tty(_), Ok(term)) = (stdio, std::env::var("TERM")) {
             env.entry("TERM".into()).or_insert(term);
         }
+        env
+    }
+
+    /// What the daemon is asked for.
+    pub(crate) fn asked(&self, command: &[String], stdio: Stdio) -> api::ExecRequest {
+        api::ExecRequest {
+            args: command.to_vec(),
+            timeout_secs: self.timeout.map(|limit| limit.as_secs_f64()),
+            stdin: None,
+            stdin_base64: None,
+            env: self.variables(stdio),
+            cwd: self.cwd.clone(),
+            user: self.user.clone(),
+            stream: true,
+            open_stdin: stdio != Stdio::Output,
+            tty: match stdio {
+                Stdio::Tty(TtySize { rows, cols }) => Some(api::TtySize { rows, cols }),
+                Stdio::Output | Stdio::Pipes => None,
+            },
+        }
+    }
+
+    /// What the agent is asked for.
+    pub(crate) fn request(&self, command: &[String], stdio: Stdio) -> ExecRequest {
         ExecRequest {
             argv: command.to_vec(),
-            env,
+            env: self.variables(stdio),
             cwd: self.cwd.clone(),
             user: self.user.clone(),
             timeout_ms: self.timeout.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1)),
@@ -129,17 +156,20 @@ impl ProcessArgs {
 }
 
 impl RunArgs {
+    pub(super) fn asked(&self, stdio: Stdio) -> api::ExecRequest {
+        self.process.asked(&self.command, stdio)
+    }
+
     pub(super) fn request(&self, stdio: Stdio) -> ExecRequest {
         self.process.request(&self.command, stdio)
     }
 
-    /// The same run for a forkd inside the emulated host, where the parts are, if it needs any.
-    pub(super) fn inside(&self, parts: Option<&InsideParts>, timings: Option<&str>) -> Vec<String> {
+    /// The same run for a forkd inside the emulated host, where the parts are.
+    pub(super) fn inside(&self, parts: &InsideParts, timings: Option<&str>) -> Vec<String> {
         let process = &self.process;
         let mut args = vec![String::from("run"), "--quiet".into()];
-        args.extend(parts.map(|parts| parts.options(&self.guest)).into_iter().flatten());
+        args.extend(parts.options(&self.guest));
         let mut option = |name: &str, value: String| args.extend([format!("--{name}"), value]);
-        self.tag.iter().for_each(|tag| option("tag", tag.to_string()));
         process.env.iter().for_each(|(name, value)| option("env", format!("{name}={value}")));
         process.user.iter().for_each(|user| option("user", user.clone()));
         process.cwd.iter().for_each(|cwd| option("cwd", cwd.clone()));

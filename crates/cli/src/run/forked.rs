@@ -1,44 +1,34 @@
-//! A run in a fork of a snapshot.
+//! A run in a fork of a snapshot, by way of the daemon.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-use engine::{ChildOptions, ForkSpec, Lifetime, Results, fork};
+use api::ForkSnapshot;
 use types::Tag;
 
 use super::Run;
+use crate::attached::fork;
 use crate::interrupts::Interrupts;
 use crate::joined;
 
-/// How long the child may take to be ready.
-const LIMIT: Duration = Duration::from_secs(120);
+/// How long the sandbox may take to be ready.
+const LIMIT_SECS: f64 = 120.0;
 
 impl Run<'_> {
-    /// The child's life hangs on ours: whatever ends us ends it.
+    /// The sandbox's life hangs on ours: whatever ends us ends it.
     pub(super) fn forked(&mut self, tag: &Tag) -> anyhow::Result<ExitCode> {
-        self.timings.set("place", "local");
+        let client = self.args.daemon.client()?;
+        self.timings.lap("daemon_us");
         let interrupts = Interrupts::catch()?;
-        let spec = ForkSpec {
-            tag: tag.clone(),
-            children: vec![ChildOptions::default()],
-            lifetime: Lifetime::Connection,
-            results: Results::AllOrNothing,
-            limit: LIMIT,
-            cancel: Some(interrupts.cancel()),
-        };
         let stage = self.progress.stage("Forking a VM", None);
-        let forked = match fork(&spec, &self.dirs) {
-            Ok(forked) => forked,
-            Err(error) => {
-                return interrupts.fatal().map_or_else(|| Err(error.into()), |signal| Ok(self.stopped_by(signal)));
-            }
+        let one = ForkSnapshot { n: 1, timeout_secs: Some(LIMIT_SECS), ..ForkSnapshot::default() };
+        let Some(forked) = fork(&client, tag, one, &interrupts)? else {
+            return Ok(interrupts.fatal().map_or(ExitCode::FAILURE, |signal| self.stopped_by(signal)));
         };
         drop(stage);
         self.timings.lap("fork_us");
-        let Some(Ok(ready)) = forked.children.first() else { anyhow::bail!("there is no child") };
-        let ended = joined::exec(&ready.child, &self.args.request(self.stdio), &interrupts);
+        let ended = joined::exec(&client, forked.only()?, &self.args.asked(self.stdio), &interrupts);
         self.timings.lap("command_us");
-        let killed = engine::kill(&ready.child);
+        let killed = forked.end(&client);
         if let Some(signal) = interrupts.fatal() {
             return Ok(self.stopped_by(signal));
         }

@@ -72,8 +72,7 @@ impl Run<'_> {
                 log::debug!("the VM is gone already: {error}");
             }
         };
-        let has_terminal = matches!(self.stdio, session::Stdio::Tty(_));
-        interrupts.about(Command { control: exec.control(), has_terminal, stop: Box::new(stop) });
+        interrupts.about(Command::of(&exec, self.stdio, Box::new(stop)));
         stream::join(exec, self.stdio, None)
     }
 }

@@ -36,7 +36,7 @@ const SIGTERM: i32 = 15;
 pub(super) struct InsideDaemon {
     machine: Machine,
     control: ExecControl,
-    ended: Mutex<Receiver<String>>,
+    ended: Mutex<Receiver<Result<(), String>>>,
 }
 
 impl InsideDaemon {
@@ -47,6 +47,7 @@ impl InsideDaemon {
         let mut words = vec!["serve".to_owned(), format!("--bind=127.0.0.1:{PORT}")];
         words.push(format!("--branch-concurrency={}", args.branch_concurrency));
         words.push(format!("--drain-secs={}", args.drain_secs));
+        words.extend(args.idle_secs.map(|secs| format!("--idle-secs={secs}")));
         if let Some(token) = token {
             bring_token(&machine, token)?;
             words.push(format!("--token-file={}", token_file()));
@@ -68,7 +69,7 @@ impl InsideDaemon {
         let until = Instant::now() + PATIENCE;
         loop {
             match self.ended.lock().unwrap_or_else(PoisonError::into_inner).try_recv() {
-                Ok(why) => bail!("the daemon inside ended: {why}"),
+                Ok(ended) => bail!("the daemon inside ended: {}", ended.err().unwrap_or_default()),
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
             }
             match self.dial(Door::Local) {
@@ -101,9 +102,9 @@ impl Inside for InsideDaemon {
         self.control.signal(SIGTERM).map_err(io::Error::other)
     }
 
-    fn wait(&self) -> String {
+    fn wait(&self) -> Result<(), String> {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.recv().unwrap_or_else(|_| "nothing is known of its end".into())
+        ended.recv().unwrap_or_else(|_| Err("nothing is known of its end".into()))
     }
 }
 
@@ -130,9 +131,9 @@ fn bring_token(machine: &Machine, token: &str) -> anyhow::Result<()> {
 }
 
 /// Writes down what it writes down and shows what it says, to its end, and says how it ended.
-fn pass_on(mut exec: Exec, audit_log: &Path, say: &Sender<String>) {
+fn pass_on(mut exec: Exec, audit_log: &Path, say: &Sender<Result<(), String>>) {
     let mut lines = Lines::default();
-    let why = loop {
+    let ended = loop {
         match exec.next_event() {
             Ok(Event::Stdout(bytes)) => write_down(audit_log, &lines.take(bytes)),
             Ok(Event::Stderr(bytes)) => {
@@ -140,12 +141,15 @@ fn pass_on(mut exec: Exec, audit_log: &Path, say: &Sender<String>) {
                     log::debug!("what the daemon inside says is lost: {error}");
                 }
             }
-            Ok(Event::Exited { status, .. }) => break format!("its exit code was {}", status.shell_code()),
-            Err(error) => break chain(&remote::explain(error.into())),
+            Ok(Event::Exited { status, .. }) => {
+                let code = status.shell_code();
+                break if code == 0 { Ok(()) } else { Err(format!("its exit code was {code}")) };
+            }
+            Err(error) => break Err(chain(&remote::explain(error.into()))),
         }
     };
     write_down(audit_log, &lines.open);
-    if say.send(why).is_err() {
+    if say.send(ended).is_err() {
         log::debug!("nobody waits for the daemon inside");
     }
 }

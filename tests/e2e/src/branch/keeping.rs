@@ -85,7 +85,7 @@ fn template(own: &Own, tag: &Tag) -> Result<u32> {
     Ok(u32::try_from(record["pid"].as_u64().context("a process id")?)?)
 }
 
-/// `--no-wait`: the forkd that was asked leaves, another one writes; and when that one is killed, nothing is left.
+/// `--no-wait`: the forkd that was asked leaves, and the daemon writes.
 fn nobody_waits(host: &Host) -> Result<()> {
     let children = crate::fork::Children::fork(host, Parent::Warm, 1)?;
     let (id, mut taken, store) = (children[0].id(), Taken::new(&host.dirs), Store::new(&host.dirs));

@@ -97,7 +97,7 @@ fn the_forkd_inside_is_asked_for_the_same() {
         vcpus: "3".parse().unwrap(),
         memory: "2G".parse().unwrap(),
     };
-    let inside = outside.inside(Some(&parts), Some("/tmp/t"));
+    let inside = outside.inside(&parts, Some("/tmp/t"));
     let inside: Vec<&str> = inside.iter().map(String::as_str).collect();
     assert_eq!(inside[0], "run");
     let inside = parse(&inside[1..]).unwrap();
@@ -113,8 +113,12 @@ fn the_forkd_inside_is_asked_for_the_same() {
 }
 
 #[test]
-fn a_fork_inside_needs_no_parts() {
-    let outside = parse(&["--tag", "pyagent", "-e", "A=b", "--", "id"]).unwrap();
-    let inside = outside.inside(None, None);
-    assert_eq!(inside, ["run", "--quiet", "--tag", "pyagent", "--env", "A=b", "--", "id"]);
+fn the_daemon_is_asked_for_the_same() {
+    let args = parse(&["--tag", "t", "-e", "A=1=2", "--user", "u", "--timeout", "1.5", "--", "id"]).unwrap();
+    let asked = args.asked(Stdio::Pipes);
+    assert_eq!((asked.args, asked.timeout_secs, asked.user.as_deref()), (vec!["id".into()], Some(1.5), Some("u")));
+    assert!(asked.env["A"] == "1=2" && asked.open_stdin && asked.tty.is_none());
+    let tty = args.asked(Stdio::Tty(TtySize { rows: 24, cols: 80 }));
+    assert_eq!(tty.tty, Some(api::TtySize { rows: 24, cols: 80 }));
+    assert!(!args.asked(Stdio::Output).open_stdin);
 }
