@@ -32,7 +32,7 @@ fn input_comes_as_long_as_it_is_given() {
     assert!(stream.until("data:").contains(r#""exit_code":3"#));
     wait_until("that it is forgotten", || world.send("POST", &format!("{command}/stdin"), b"three\n").status == 404);
     let much = vec![b'x'; 3 << 20];
-    let body = json!({ "args": ["wc", "-c"], "stream": true, "open_stdin": true });
+    let body = json!({ "args": ["sh", "-c", "wc -c"], "stream": true, "open_stdin": true });
     let (mut stream, command) = follow(&world, &exec, body);
     world.send("POST", &format!("{command}/stdin?close=true"), &much).expect(204);
     stream.until(r#""data":"3145728\n""#);

@@ -1,4 +1,4 @@
-//! The agent's part of a scripted child: what a test needs of it, and a real agent for files and processes.
+//! The agent's part of a scripted child: what a test needs of it, and a real agent for files, processes and shells.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -47,6 +47,9 @@ pub(crate) fn serve(mut stream: UnixStream, fate: &str, call: usize, dir: &Path)
                 Reply::Renewed(Renewed { took_us: 11, monotonic_ns: 1 })
             }
             Request::Ping | Request::SetClock { .. } => Reply::Done,
+            Request::Exec(exec) if exec.argv.first().is_some_and(|program| program == "sh") => {
+                return delegate(stream, &request, dir);
+            }
             Request::Exec(request) => match exec(&mut stream, &request)? {
                 Some(reply) => reply,
                 None => return Ok(()),
