@@ -41,7 +41,7 @@ fn input_comes_as_long_as_it_is_given() {
 #[test]
 fn a_command_is_signalled_and_its_terminal_resized() {
     let (world, exec) = place();
-    let script = "stty size; trap 'stty size' WINCH; trap 'echo heard; exit 5' INT; while :; do sleep 0.02; done";
+    let script = "trap 'stty size' WINCH; trap 'echo heard; exit 5' INT; stty size; while :; do sleep 0.02; done";
     let body = json!({ "args": ["sh", "-c", script], "stream": true, "open_stdin": true,
                        "tty": { "rows": 24, "cols": 80 } });
     let (mut stream, command) = follow(&world, &exec, body);

@@ -249,7 +249,7 @@ impl Lines {
     pub(crate) fn take_until(&mut self, wanted: &str) -> String {
         let mut all = String::new();
         while !all.contains(wanted) {
-            assert_ne!(self.0.read_line(&mut all).unwrap(), 0, "`{wanted}` never came");
+            assert_ne!(self.0.read_line(&mut all).unwrap(), 0, "`{wanted}` never came, but {all}");
         }
         all
     }
