@@ -15,9 +15,9 @@ pub const fn default_timeout_secs() -> Option<f64> {
 
 /// A command.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the interface and stands by itself")]
 pub struct ExecRequest {
     /// The program and its arguments; no shell is involved.
-    #[schema(min_items = 1)]
     pub args: Vec<String>,
     /// It is killed after so many seconds; null lets it run for a day, and as a stream for as long as it takes.
     #[serde(default = "default_timeout_secs")]
@@ -40,6 +40,9 @@ pub struct ExecRequest {
     /// Answer with a stream of events instead of one object.
     #[serde(default)]
     pub stream: bool,
+    /// Run what the container image that the sandbox is made of has as ENTRYPOINT and CMD; `args` is empty then.
+    #[serde(default)]
+    pub image_command: bool,
     /// Keep its input open for `POST .../exec/{session}/stdin`; needs `stream`, and no other input.
     #[serde(default)]
     pub open_stdin: bool,

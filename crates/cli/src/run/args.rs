@@ -134,6 +134,7 @@ impl ProcessArgs {
             cwd: self.cwd.clone(),
             user: self.user.clone(),
             stream: true,
+            image_command: command.is_empty(),
             open_stdin: stdio != Stdio::Output,
             tty: match stdio {
                 Stdio::Tty(TtySize { rows, cols }) => Some(api::TtySize { rows, cols }),

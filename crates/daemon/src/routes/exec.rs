@@ -72,8 +72,8 @@ pub(super) fn limit(timeout_secs: Option<f64>) -> Result<Duration, ApiError> {
 }
 
 fn command(asked: ExecRequest, limit: Option<Duration>) -> Result<(session::ExecRequest, Input), ApiError> {
-    if asked.args.first().is_none_or(String::is_empty) {
-        return Err(ApiError::invalid("args is empty; give the program and its arguments"));
+    if asked.image_command != asked.args.is_empty() || asked.args.first().is_some_and(String::is_empty) {
+        return Err(ApiError::invalid("args is empty; give the program and its arguments, or image_command instead"));
     }
     let stdin = input(asked.stdin, asked.stdin_base64)?;
     if asked.open_stdin && (!asked.stream || stdin.is_some()) {
@@ -200,6 +200,7 @@ mod tests {
             r#"{"args":["x"],"timeout_secs":1e300}"#,
             r#"{"args":["x"],"stdin":"a","stdin_base64":"YQ=="}"#,
             r#"{"args":["x"],"stdin_base64":"%"}"#,
+            r#"{"args":["x"],"image_command":true}"#,
             r#"{"args":["x"],"open_stdin":true}"#,
             r#"{"args":["x"],"open_stdin":true,"stream":true,"stdin":""}"#,
             r#"{"args":["x"],"stream":true,"tty":{"rows":24,"cols":80}}"#,
@@ -210,6 +211,7 @@ mod tests {
         let (request, stdin) = asked(r#"{"args":["cat"],"stdin_base64":"AP8="}"#).unwrap();
         assert!(matches!(stdin, Input::Whole(stdin) if stdin == [0, 255]));
         assert_eq!(request.stdio, Stdio::Pipes);
+        assert!(asked(r#"{"args":[],"image_command":true}"#).unwrap().0.argv.is_empty());
         let (request, open) = asked(r#"{"args":["cat"],"stream":true,"open_stdin":true}"#).unwrap();
         assert!(request.stdio == Stdio::Pipes && matches!(open, Input::Open));
         assert_eq!((request.timeout_ms, asked(r#"{"args":["x"]}"#).unwrap().0.stdio), (Some(30_000), Stdio::Output));
