@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[Test] = &[("fork::leaks_nothing", leaks_nothing)];
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A limit that nobody comes near.
-const GENEROUS_MIB: u64 = 1024;
+const GENEROUS_MIB: u64 = 512;
 
 /// All that a fork uses.
 #[derive(Debug, PartialEq, Eq)]
