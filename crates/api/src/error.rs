@@ -56,6 +56,12 @@ pub enum Code {
     SnapshotHasChildren,
     /// A workspace has its state there.
     SnapshotInUse,
+    /// It is no pack, or a damaged or hostile one.
+    BadPack,
+    /// The hub or the server has no such pack.
+    PackNotFound,
+    /// A server that a pack comes from or goes to cannot be reached, says no, or hands out something else.
+    ServerFailed,
     /// There is no such sandbox.
     SandboxNotFound,
     /// There was one, and it ended.
@@ -114,7 +120,7 @@ pub enum Code {
     DirectoryNotEmpty,
     /// The guest's user may not do that.
     PermissionDenied,
-    /// The guest's disk is full.
+    /// The disk is full: the guest's, or that of the store.
     NoSpace,
     /// The guest's file system cannot be written to.
     ReadOnly,

@@ -12,10 +12,13 @@ mod exec;
 mod files;
 mod forks;
 mod health;
+mod packs;
 mod patch;
 mod processes;
+mod progress;
 mod sandboxes;
 mod snapshots;
+mod store;
 mod tokens;
 mod tree;
 mod workspaces;
@@ -28,13 +31,16 @@ pub use exec::{
 pub use files::{FileInfo, FileKind, MakeDir, MoveFile};
 pub use forks::{ForkSnapshot, ForkTimings, Forked, ForkedSandbox};
 pub use health::{DaemonInfo, Health, Version};
+pub use packs::{PullPack, PushPack, Pushed, Unpacked};
 pub use processes::{ProcessInfo, ProcessStatus, SendSignal, Signal, Skipped, StartProcess, TtySize};
+pub use progress::{EVENT_STREAM, Progress, WorkError};
 pub use sandboxes::{
     CreateSandboxes, MemoryUse, PatchSandbox, PerChild, RenewSandbox, SandboxInfo, SandboxLimits, SandboxStatus,
 };
 pub use snapshots::{
     BranchMode, BranchSandbox, CompactSnapshot, CreateSnapshot, SnapshotDetail, SnapshotInfo, SnapshotStatus,
 };
+pub use store::{Finding, Garbage, Leftover, Removed, StoreInfo, Verified, VerifySnapshots};
 pub use tokens::{CreateToken, NewToken, Scope, TokenInfo};
 pub use tree::{TreeNode, TreeSandbox};
 pub use workspaces::{CreateWorkspace, SuspendWorkspace, WorkspaceInfo, WorkspaceStatus};
@@ -45,5 +51,9 @@ pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub const NEXT_CURSOR: &str = "x-next-cursor";
 /// The header that names a request, in answers and in the audit log.
 pub const REQUEST_ID: &str = "x-request-id";
+/// The header by which a client says that it wants to be told what was removed, and what it says then.
+pub const PREFER: &str = "prefer";
+/// See [`PREFER`].
+pub const REPRESENTATION: &str = "return=representation";
 /// The most sandboxes of one request.
 pub const MAX_SANDBOXES: u32 = 1000;

@@ -76,6 +76,30 @@ pub struct SnapshotInfo {
     /// What is wrong with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
+    /// Which one it is: another that comes to be called so is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// What it is made of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_tag: Option<String>,
+    /// What its disk image was built from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<String>,
+    /// The guest's kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// Virtual CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpus: Option<u32>,
+    /// The guest's memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// What is stored of it; what it shares with others included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub occupied_bytes: Option<u64>,
+    /// The interpreter that is warm in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interpreter: Option<String>,
     /// What it is found by.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -110,6 +134,13 @@ impl SnapshotStatus {
 pub struct SnapshotDetail {
     /// What it is called.
     pub tag: String,
+    /// Which one it is: another that comes to be called so is another one.
+    pub id: String,
+    /// How far it is.
+    pub status: SnapshotStatus,
+    /// What is wrong with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
     /// Where it is.
     pub dir: String,
     /// Since when, in seconds since 1970.
@@ -118,8 +149,22 @@ pub struct SnapshotDetail {
     pub memory_logical_bytes: u64,
     /// How much of it is stored, what it is made of included.
     pub memory_physical_bytes: u64,
+    /// How much of it is its own.
+    pub memory_own_bytes: u64,
+    /// The guest's disks.
+    pub disk_logical_bytes: u64,
+    /// How much of them is stored, what they are made of included, but not the images below.
+    pub disk_physical_bytes: u64,
+    /// How much of it is its own.
+    pub disk_own_bytes: u64,
     /// vCPUs and devices.
     pub vmstate_bytes: u64,
+    /// The sandbox it was taken of, or `compact:<tag>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branched_from: Option<String>,
+    /// For how long the guest stood still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_us: Option<u64>,
     /// The snapshot it descends from.
     pub parent_tag: Option<String>,
     /// The digest of the memory layer below its own.
@@ -130,6 +175,8 @@ pub struct SnapshotDetail {
     pub dependents: Vec<String>,
     /// What it descends from, the first of all first.
     pub ancestors: Vec<String>,
+    /// What it descends from and is gone; what comes before those is not known.
+    pub missing_ancestors: Vec<String>,
 }
 
 /// How a branch is taken. All of them leave the sandbox running.
@@ -203,6 +250,14 @@ mod tests {
             memory_own_bytes: None,
             disk_own_bytes: None,
             warning: None,
+            id: None,
+            parent_tag: None,
+            recipe: None,
+            kernel: None,
+            vcpus: None,
+            memory_bytes: None,
+            occupied_bytes: None,
+            interpreter: None,
             labels: BTreeMap::new(),
         };
         let text = serde_json::to_string(&info).unwrap();

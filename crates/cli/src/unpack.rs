@@ -55,7 +55,7 @@ pub(crate) struct HowArgs {
 impl HowArgs {
     fn spec(&self) -> UnpackSpec {
         let existing = if self.force { Existing::Replace } else { Existing::Keep };
-        UnpackSpec { tag: self.tag.clone(), existing }
+        UnpackSpec { tag: self.tag.clone(), existing, spared: Vec::new() }
     }
 
     /// The same, for a forkd inside.

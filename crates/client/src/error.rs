@@ -64,10 +64,14 @@ impl ClientError {
 pub(crate) struct Told {
     error: String,
     code: String,
+    /// Of work that was watched: what it would have been answered with.
+    status: u16,
 }
 
 impl Told {
-    pub(crate) fn refusal(self, status: u16) -> ClientError {
+    /// As an error of an answer that had this status, if it had one that tells it.
+    pub(crate) fn refusal(self, answered: Option<u16>) -> ClientError {
+        let status = answered.unwrap_or(self.status);
         let message = if self.error.is_empty() { format!("the daemon answered {status}") } else { self.error };
         ClientError::Refused { status, code: self.code, message }
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Endpoint ─ Client ─┬─ get, post, delete ──> an answer, or the daemon's error with its code
+//!                    ├─ work ───────────────> the same, with how far it is meanwhile
 //!                    ├─ read ───────────────> bytes as they come
 //!                    ├─ send, pour ─────────> bytes as they are given
 //!                    └─ events ─────────────> server-sent events, to their end
@@ -14,6 +15,7 @@
 mod endpoint;
 mod error;
 mod events;
+mod hear;
 mod path;
 mod requests;
 mod unix;

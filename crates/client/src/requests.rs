@@ -2,18 +2,26 @@
 
 use std::io::{self, Read};
 
+use api::{EVENT_STREAM, PREFER, Progress, REPRESENTATION};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::{Request, Response};
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, AsSendBody, Body, BodyReader, SendBody};
 
 use crate::endpoint::Endpoint;
 use crate::error::{ClientError, Told};
 use crate::events::Events;
+use crate::hear::Hear;
 use crate::unix::{NoResolver, UnixConnector};
 
 /// More than any answer of an honest daemon has that is not read as it comes.
 const MAX_ANSWER: u64 = 256 << 20;
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+const BYTES: (&str, &str) = ("content-type", "application/octet-stream");
+const PACK: (&str, &str) = ("content-type", "application/zstd");
 
 /// A daemon that can be asked.
 #[derive(Clone, Debug)]
@@ -44,8 +52,8 @@ impl Client {
     pub fn new(endpoint: Endpoint, token: Option<String>) -> Self {
         let config = Agent::config_builder().http_status_as_error(false).max_redirects(0).build();
         let agent = match &endpoint {
-            Endpoint::Url(_) => config.into(),
-            Endpoint::Unix(path) => Agent::with_parts(config, UnixConnector(path.clone()), NoResolver),
+            Endpoint::Url(_) => Agent::with_parts(config, Hear(DefaultConnector::new()), DefaultResolver::default()),
+            Endpoint::Unix(path) => Agent::with_parts(config, Hear(UnixConnector(path.clone())), NoResolver),
         };
         Self { endpoint, token, agent }
     }
@@ -61,7 +69,7 @@ impl Client {
     /// # Errors
     /// When the daemon cannot be reached, says no, or answers something else.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.answer(self.ask("GET", path, None, SendBody::none())?)
+        self.answer(self.ask("GET", path, &[], SendBody::none())?)
     }
 
     /// Has something made or done.
@@ -85,7 +93,15 @@ impl Client {
     /// # Errors
     /// As for [`Client::get`].
     pub fn delete(&self, path: &str) -> Result<(), ClientError> {
-        self.ask("DELETE", path, None, SendBody::none()).map(drop)
+        self.ask("DELETE", path, &[], SendBody::none()).map(drop)
+    }
+
+    /// Has something removed, and hears what was.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub fn remove<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.answer(self.ask("DELETE", path, &[(PREFER, REPRESENTATION)], SendBody::none())?)
     }
 
     /// Bytes, as they come.
@@ -93,7 +109,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::get`].
     pub fn read(&self, path: &str) -> Result<Reader, ClientError> {
-        Ok(Reader(self.ask("GET", path, None, SendBody::none())?.into_body().into_reader()))
+        Ok(Reader(self.ask("GET", path, &[], SendBody::none())?.into_body().into_reader()))
     }
 
     /// Gives bytes, as they come.
@@ -101,7 +117,15 @@ impl Client {
     /// # Errors
     /// As for [`Client::get`], and when they cannot be read.
     pub fn send<T: DeserializeOwned>(&self, path: &str, mut bytes: impl Read) -> Result<T, ClientError> {
-        self.answer(self.ask("PUT", path, Some("application/octet-stream"), SendBody::from_reader(&mut bytes))?)
+        self.answer(self.ask("PUT", path, &[BYTES], SendBody::from_reader(&mut bytes))?)
+    }
+
+    /// Gives a pack, as it comes.
+    ///
+    /// # Errors
+    /// As for [`Client::send`].
+    pub fn send_pack<T: DeserializeOwned>(&self, path: &str, mut bytes: impl Read) -> Result<T, ClientError> {
+        self.answer(self.ask("POST", path, &[PACK], SendBody::from_reader(&mut bytes))?)
     }
 
     /// Gives bytes, as they come, to what answers with nothing.
@@ -109,7 +133,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::send`].
     pub fn pour(&self, path: &str, mut bytes: impl Read) -> Result<(), ClientError> {
-        self.ask("POST", path, Some("application/octet-stream"), SendBody::from_reader(&mut bytes)).map(drop)
+        self.ask("POST", path, &[BYTES], SendBody::from_reader(&mut bytes)).map(drop)
     }
 
     /// What happens from now on, after this was asked for.
@@ -119,21 +143,50 @@ impl Client {
     pub fn events(&self, path: &str, body: Option<&impl Serialize>) -> Result<Events, ClientError> {
         let answer = match body {
             Some(body) => self.post_for("POST", path, body)?,
-            None => self.ask("GET", path, None, SendBody::none())?,
+            None => self.ask("GET", path, &[], SendBody::none())?,
         };
         Ok(Events::new(Reader(answer.into_body().into_reader())))
     }
 
+    /// Has something done that takes long, and hears how far it is. Whoever drops out of it calls it off.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub fn work<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        mut watch: impl FnMut(Progress),
+    ) -> Result<T, ClientError> {
+        let text = serde_json::to_string(body).map_err(|source| self.strange(source))?;
+        let headers = [JSON, ("accept", EVENT_STREAM)];
+        let answer = self.ask("POST", path, &headers, text.as_str().as_body())?;
+        let kind = answer.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if !kind.starts_with(EVENT_STREAM) {
+            return self.answer(answer);
+        }
+        for event in Events::new(Reader(answer.into_body().into_reader())) {
+            let event = event?;
+            match event.name.as_str() {
+                "progress" => watch(self.parsed(&event.data)?),
+                "result" => return self.parsed(&event.data),
+                "error" => return Err(self.parsed::<Told>(&event.data)?.refusal(None)),
+                _ => {}
+            }
+        }
+        Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
+    }
+
     fn post_for(&self, method: &str, path: &str, body: &impl Serialize) -> Result<Response<Body>, ClientError> {
         let text = serde_json::to_string(body).map_err(|source| self.strange(source))?;
-        self.ask(method, path, Some("application/json"), text.as_str().as_body())
+        self.ask(method, path, &[JSON], text.as_str().as_body())
     }
 
     fn ask(
         &self,
         method: &str,
         path: &str,
-        kind: Option<&str>,
+        headers: &[(&str, &str)],
         body: SendBody<'_>,
     ) -> Result<Response<Body>, ClientError> {
         let base = if let Endpoint::Url(url) = &self.endpoint { url } else { "http://localhost" };
@@ -141,8 +194,8 @@ impl Client {
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        if let Some(kind) = kind {
-            request = request.header("content-type", kind);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
         }
         let unreachable =
             |source| ClientError::Unreachable { endpoint: self.endpoint.clone(), source: Box::new(source) };
@@ -152,12 +205,16 @@ impl Client {
             return Ok(answer);
         }
         let text = answer.body_mut().with_config().limit(MAX_ANSWER).read_to_vec().unwrap_or_default();
-        Err(serde_json::from_slice::<Told>(&text).unwrap_or_default().refusal(answer.status().as_u16()))
+        Err(serde_json::from_slice::<Told>(&text).unwrap_or_default().refusal(Some(answer.status().as_u16())))
     }
 
     fn answer<T: DeserializeOwned>(&self, mut answer: Response<Body>) -> Result<T, ClientError> {
         let text = answer.body_mut().with_config().limit(MAX_ANSWER).read_to_vec().map_err(io::Error::other)?;
         serde_json::from_slice(&text).map_err(|source| self.strange(source))
+    }
+
+    fn parsed<T: DeserializeOwned>(&self, text: &str) -> Result<T, ClientError> {
+        serde_json::from_str(text).map_err(|source| self.strange(source))
     }
 
     fn strange(&self, source: serde_json::Error) -> ClientError {

@@ -87,6 +87,50 @@ mod tests {
     }
 
     #[test]
+    fn long_work_is_watched_to_its_end() {
+        let (server, client) =
+            serve(&["HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 107\r\n\r\n\
+             event: progress\ndata: {\"id\":3,\"stage\":\"Reading\",\"done\":1,\"total\":2}\n\n\
+             : alive\n\nevent: result\ndata: {\"a\":1}\n\n"]);
+        let mut seen = Vec::new();
+        let done = client.work::<Value>("/v1/x", &json!({}), |progress| seen.push(progress)).unwrap();
+        assert_eq!((done, seen.len(), seen[0].done, seen[0].total), (json!({ "a": 1 }), 1, 1, Some(2)));
+        assert!(server.asked.join().unwrap()[0].contains("accept: text/event-stream\r\n"));
+        let (_server, client) =
+            serve(&["HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 66\r\n\r\n\
+             event: error\ndata: {\"error\":\"no\",\"code\":\"internal\",\"status\":500}\n\n"]);
+        let failed = client.work::<Value>("/v1/x", &json!({}), |_| {}).unwrap_err();
+        assert!(matches!(failed, ClientError::Refused { status: 500, .. }), "{failed:?}");
+    }
+
+    #[test]
+    fn what_is_not_watched_is_answered_at_once_and_what_breaks_off_is_no_result() {
+        let (_server, client) = serve(&[
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}",
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 0\r\n\r\n",
+        ]);
+        assert_eq!(client.work::<Value>("/v1/x", &json!({}), |_| {}).unwrap(), json!({}));
+        assert!(matches!(client.work::<Value>("/v1/x", &json!({}), |_| {}), Err(ClientError::Broken { .. })));
+    }
+
+    #[test]
+    fn who_says_no_before_all_was_sent_is_heard() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 100]).unwrap();
+            stream.write_all(b"HTTP/1.1 409 Conflict\r\ncontent-length: 28\r\nconnection: close\r\n\r\n").unwrap();
+            stream.write_all(b"{\"error\":\"no\",\"code\":\"busy\"}").unwrap();
+        });
+        let client = Client::new(Endpoint::Unix(socket), None);
+        let refused = client.send_pack::<Value>("/v1/packs", std::io::repeat(7).take(64 << 20)).unwrap_err();
+        assert_eq!(refused.code(), Some("busy"), "{refused:?}");
+        server.join().unwrap();
+    }
+
+    #[test]
     fn nobody_there_and_nonsense_are_told_apart() {
         let nobody = Client::new(Endpoint::Unix("/nowhere/at/all".into()), None);
         assert!(matches!(nobody.get::<Value>("/v1/x"), Err(ClientError::Unreachable { .. })));

@@ -149,6 +149,8 @@ pub(crate) fn needed(method: &Method, route: &str) -> Option<Scope> {
     match route {
         "/healthz" | "/healthz/" => None,
         "/v1/tokens" | "/v1/tokens/{name}" => Some(Scope::Admin),
+        // All of a snapshot leaves the host, with what is in its memory.
+        "/v1/snapshots/{tag}/pack" | "/v1/snapshots/{tag}/push" => Some(Scope::Admin),
         // Also to look: they show what is inside a sandbox, as running something there would.
         _ if INSIDE.iter().any(|it| route.starts_with(it)) => Some(Scope::Exec),
         _ if method == Method::GET || method == Method::HEAD => Some(Scope::Read),
@@ -257,6 +259,9 @@ mod tests {
         assert_eq!(needed(&Method::DELETE, "/v1/sandboxes/{id}/processes/{pid}"), Some(Scope::Exec));
         assert_eq!(needed(&Method::POST, "/v1/snapshots"), Some(Scope::Admin));
         assert_eq!(needed(&Method::GET, "/v1/tokens"), Some(Scope::Admin));
+        assert_eq!(needed(&Method::GET, "/v1/snapshots/{tag}/pack"), Some(Scope::Admin));
+        assert_eq!(needed(&Method::POST, "/v1/packs"), Some(Scope::Admin));
+        assert_eq!(needed(&Method::DELETE, "/v1/store/garbage"), Some(Scope::Admin));
         assert_eq!(needed(&Method::POST, "/v1/something/new"), Some(Scope::Admin));
     }
 }

@@ -31,6 +31,7 @@ mod hosts;
 mod limits;
 mod metrics;
 mod observe;
+mod packs;
 mod reaper;
 mod registry;
 mod routes;
@@ -43,7 +44,9 @@ mod spawn;
 mod spawns;
 mod state;
 mod tls;
+mod upkeep;
 mod upload;
+mod work;
 mod workspaces;
 
 pub use auth::Door;

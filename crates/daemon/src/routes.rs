@@ -11,6 +11,7 @@ mod files;
 mod fork;
 mod health;
 mod openapi;
+mod packs;
 mod pause;
 mod ping;
 mod processes;
@@ -18,6 +19,7 @@ mod sandboxes;
 mod session;
 mod snapshots;
 mod sse;
+mod store;
 mod tokens;
 mod tree;
 mod workspaces;
@@ -77,9 +79,18 @@ pub(crate) enum Failures {
     /// Too much is under way.
     #[response(status = 503)]
     Unavailable(ErrorBody),
-    /// The guest's disk is full.
+    /// The disk is full: the guest's, or that of the store.
     #[response(status = 507)]
     InsufficientStorage(ErrorBody),
+}
+
+/// How work that makes something is answered when somebody watches.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "it describes answers, and is never made")]
+pub(crate) enum Told {
+    /// How far it is, as `progress` events; then a `result` or an `error`.
+    #[response(status = 200, content_type = "text/event-stream")]
+    Events(String),
 }
 
 /// All routes, ready to serve, and what they are.
@@ -108,6 +119,13 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(snapshots::info))
         .routes(routes!(snapshots::compact))
         .routes(routes!(fork::fork))
+        .routes(routes!(packs::pack))
+        .routes(routes!(packs::push))
+        .routes(routes!(packs::unpack))
+        .routes(routes!(packs::pull))
+        .routes(routes!(store::info))
+        .routes(routes!(store::garbage, store::collect))
+        .routes(routes!(store::verify))
         .routes(routes!(sandboxes::list, sandboxes::create))
         .routes(routes!(sandboxes::get, sandboxes::patch, sandboxes::remove))
         .routes(routes!(sandboxes::renew))

@@ -27,6 +27,14 @@ pub(crate) fn bare(tag: &str, status: SnapshotStatus) -> SnapshotInfo {
         memory_own_bytes: None,
         disk_own_bytes: None,
         warning: None,
+        id: None,
+        parent_tag: None,
+        recipe: None,
+        kernel: None,
+        vcpus: None,
+        memory_bytes: None,
+        occupied_bytes: None,
+        interpreter: None,
         labels: BTreeMap::new(),
     }
 }
@@ -56,7 +64,9 @@ fn told(app: &App, tag: &Tag, status: Result<Status, StoreError>) -> Result<Snap
             return Ok(SnapshotInfo { dir, warning, ..bare(tag.as_str(), SnapshotStatus::Failed) });
         }
     };
-    let base = SnapshotInfo { dir, created_at_unix: status.created_unix(), ..bare(tag.as_str(), word(&status)) };
+    let parent_tag = status.parent().map(|parent| parent.tag.to_string());
+    let base = bare(tag.as_str(), word(&status));
+    let base = SnapshotInfo { dir, created_at_unix: status.created_unix(), parent_tag, ..base };
     Ok(match status {
         Status::Ready(snapshot) => {
             let manifest = snapshot.manifest();
@@ -81,6 +91,13 @@ fn ready(base: SnapshotInfo, manifest: &Manifest, facts: Facts) -> SnapshotInfo 
         diff_logical_bytes: facts.diff_bytes.map(|_| manifest.memory.bytes()),
         memory_own_bytes: Some(manifest.memory_stored().own),
         disk_own_bytes: Some(manifest.disk_stored().own),
+        id: Some(manifest.id.clone()),
+        recipe: manifest.recipe.as_ref().map(ToString::to_string),
+        kernel: Some(manifest.kernel.clone()),
+        vcpus: Some(manifest.vcpus.get().into()),
+        memory_bytes: Some(manifest.memory.bytes()),
+        occupied_bytes: Some(manifest.stored_bytes()),
+        interpreter: manifest.interpreter.map(|interpreter| interpreter.to_string()),
         labels: facts.labels,
         ..base
     }
@@ -114,18 +131,34 @@ pub(crate) fn detail(app: &App, tag: &Tag) -> Result<SnapshotDetail, ApiError> {
         let layers = &manifest.memory_layers;
         manifest.parent.as_ref().and_then(|_| Some(layers.get(layers.len().checked_sub(2)?)?.digest.to_string()))
     };
+    let (memory, disk) = manifest.map(|it| (it.memory_stored(), it.disk_stored())).unwrap_or_default();
+    let length = |manifest: &Manifest| manifest.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.length));
+    let ancestors = |is_there| {
+        let wanted = info.ancestors.iter().filter(|it| it.is_there == is_there);
+        wanted.map(|it| it.tag.to_string()).collect()
+    };
     Ok(SnapshotDetail {
         tag: tag.to_string(),
+        id: info.status.id().to_owned(),
+        status: word(&info.status),
+        warning: if let Status::Failed(failure) = &info.status { Some(failure.reason.clone()) } else { None },
         dir: store.path(tag).display().to_string(),
         created_at_unix: Some(info.status.created_unix()),
         memory_logical_bytes: manifest.map_or(0, |manifest| manifest.memory.bytes()),
-        memory_physical_bytes: manifest.map_or(0, |manifest| manifest.memory_stored().chain),
+        memory_physical_bytes: memory.chain,
+        memory_own_bytes: memory.own,
+        disk_logical_bytes: manifest.map_or(0, length),
+        disk_physical_bytes: disk.chain,
+        disk_own_bytes: disk.own,
         vmstate_bytes: manifest.map_or(0, |manifest| manifest.state.bytes),
+        branched_from: manifest.and_then(|manifest| manifest.branched_from.clone()),
+        pause_us: manifest.and_then(|manifest| manifest.pause_us),
         parent_tag: info.parent().map(|parent| parent.tag.to_string()),
         parent_content_hash: manifest.and_then(below),
         chain_depth: manifest.map_or(0, |manifest| manifest.depth() as u64),
         dependents: info.dependants.iter().map(Tag::to_string).collect(),
-        ancestors: info.ancestors.iter().map(|ancestor| ancestor.tag.to_string()).collect(),
+        ancestors: ancestors(true),
+        missing_ancestors: ancestors(false),
     })
 }
 
@@ -139,7 +172,7 @@ pub(crate) fn warm_interpreter(app: &App, tag: &str) -> Option<bool> {
 
 /// Removes a snapshot. What was branched through the daemon without being chained stays, whole as it is; other snapshots
 /// that are made of it keep it from going, unless it is said what shall become of them.
-pub(crate) fn remove(app: &App, tag: &Tag, removal: Removal) -> Result<(), ApiError> {
+pub(crate) fn remove(app: &App, tag: &Tag, removal: Removal) -> Result<Vec<Tag>, ApiError> {
     refuse_if_awaited(app, tag)?;
     if removal != Removal::Force {
         refuse_if_needed(app, tag)?;
@@ -153,8 +186,8 @@ pub(crate) fn remove(app: &App, tag: &Tag, removal: Removal) -> Result<(), ApiEr
     take_away(app, tag, removal)
 }
 
-/// Removes a snapshot, whoever needs it.
-pub(crate) fn take_away(app: &App, tag: &Tag, removal: Removal) -> Result<(), ApiError> {
+/// Removes a snapshot, whoever needs it; what is gone.
+pub(crate) fn take_away(app: &App, tag: &Tag, removal: Removal) -> Result<Vec<Tag>, ApiError> {
     let store = Store::new(&app.dirs);
     let removal = match (removal, store.info(tag)) {
         (Removal::Plain, Ok(info)) if !is_chained(app, &store, &info)? => Removal::Force,
@@ -166,7 +199,7 @@ pub(crate) fn take_away(app: &App, tag: &Tag, removal: Removal) -> Result<(), Ap
         removed => removed?,
     };
     app.registry.change(|change| gone.iter().try_for_each(|tag| change.remove_snapshot(tag.as_str())))?;
-    Ok(())
+    Ok(gone)
 }
 
 /// What is about to be a workspace's state is its state before anybody can say so.
@@ -188,6 +221,19 @@ fn refuse_if_needed(app: &App, tag: &Tag) -> Result<(), ApiError> {
     let Some((what, workspace)) = needed else { return Ok(()) };
     let message = format!("`{tag}` is {what} of workspace `{workspace}`; delete that, or say force");
     Err(ApiError::conflict(Code::SnapshotInUse, message))
+}
+
+/// The tags of all that a workspace has its state in, or will have, or was forked from.
+pub(crate) fn needed(app: &App) -> Result<Vec<Tag>, ApiError> {
+    let mut needed = Vec::new();
+    for workspace in app.registry.workspaces()? {
+        needed.extend(workspace.state.map(|(tag, _)| tag));
+        let runs = workspace.sandbox.map(|id| app.registry.sandbox(&id)).transpose()?.flatten();
+        needed.extend(runs.map(|sandbox| sandbox.tag));
+    }
+    let branches = app.registry.branches()?.into_iter().filter(|branch| branch.failed.is_none());
+    needed.extend(branches.map(|branch| branch.tag));
+    Ok(needed.iter().filter_map(|tag| tag.parse().ok()).collect())
 }
 
 fn is_chained(app: &App, store: &Store, info: &Info) -> Result<bool, ApiError> {

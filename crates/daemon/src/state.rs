@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use api::{Code, EventKind, SandboxStatus};
+use axum::http::StatusCode;
 use engine::{Child, Death, FindError, Hits};
 use tokio::sync::{Semaphore, watch};
 use types::Dirs;
@@ -20,6 +21,7 @@ use crate::error::{ApiError, chain};
 use crate::guests::Guests;
 use crate::limits;
 use crate::metrics::Metrics;
+use crate::packs::Packs;
 use crate::registry::{Change, Registry, RegistryError, Sandbox, now_unix};
 use crate::sessions::Sessions;
 use crate::spawns::Spawns;
@@ -61,6 +63,8 @@ pub(crate) struct Inner {
     pub(crate) sessions: Sessions,
     /// Who is connected.
     pub(crate) clients: Clients,
+    /// Packs on their way.
+    pub(crate) packs: Packs,
     /// One for each branch that may be written now.
     pub(crate) branch_slots: Arc<Semaphore>,
     pub(crate) branch_cap: u32,
@@ -109,6 +113,7 @@ impl App {
             spawns: Spawns::default(),
             sessions: Sessions::default(),
             clients: Clients::default(),
+            packs: Packs::default(),
             branch_slots: Arc::new(Semaphore::new(usize::try_from(branch_cap).unwrap_or(usize::MAX >> 3))),
             branch_cap,
             stopping: watch::Sender::new(false),
@@ -125,6 +130,15 @@ impl App {
         let app = self.clone();
         let done = tokio::task::spawn_blocking(move || work(&app)).await;
         done.unwrap_or_else(|error| Err(ApiError::internal(format!("it failed in an unforeseen way: {error}"))))
+    }
+
+    /// An error, or that the daemon is about to end, which is its reason then.
+    pub(crate) fn unless_stopping(&self, error: ApiError) -> ApiError {
+        if !*self.stopping.borrow() {
+            return error;
+        }
+        let message = format!("the daemon is about to end: {}", error.message);
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Code::Stopping, message)
     }
 
     /// The right to do something with this alone.

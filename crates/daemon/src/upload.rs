@@ -16,7 +16,7 @@ use crate::state::App;
 /// How many pieces may wait for the guest.
 const BACKLOG: usize = 4;
 /// How long the next piece may take to come.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How much of a body that nobody wants any more is read, so that its sender gets to read the answer; and for how long.
 const MAX_REST: usize = 16 << 20;
 const REST_PATIENCE: Duration = Duration::from_secs(5);
@@ -77,8 +77,7 @@ impl App {
         let mut stream = body.into_data_stream();
         let done = pass_on(&mut stream, send, talk).await;
         if done.is_err() {
-            // Whoever is still sending does not read; how far he gets is his affair.
-            drop(tokio::time::timeout(REST_PATIENCE, discard(stream)).await);
+            drain(stream).await;
         }
         done
     }
@@ -106,6 +105,11 @@ fn take_in<S: Sink>(mut sink: S, mut pieces: mpsc::Receiver<Piece>, say: &Say<S:
         }
     }
     Err(CallError::Left)
+}
+
+/// Reads on for a while: whoever is still sending does not read; how far he gets is his affair.
+pub(crate) async fn drain(stream: BodyDataStream) {
+    drop(tokio::time::timeout(REST_PATIENCE, discard(stream)).await);
 }
 
 async fn discard(mut stream: BodyDataStream) {

@@ -13,6 +13,7 @@ mod tests;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -309,6 +310,36 @@ impl<'a> Download<'a> {
     fn other(&self, problem: String) -> DownloadError {
         DownloadError::Other { url: public(self.url), problem }
     }
+}
+
+/// Downloads that ended early and that nobody goes on with now: their names, and what they take. They may be removed.
+///
+/// # Errors
+/// When the directory cannot be read, or one cannot be removed.
+pub fn leftovers(dir: &Path, remove: bool) -> Result<Vec<(String, u64)>, DownloadError> {
+    let failed = |source| DownloadError::Keep { path: dir.into(), source };
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries.collect::<Result<Vec<_>, _>>().map_err(failed)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut left = Vec::new();
+    for part in entries.iter().map(fs::DirEntry::path).filter(|path| path.extension().is_some_and(|it| it == "part")) {
+        let file = match File::open(&part) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(failed(error)),
+        };
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            continue;
+        }
+        let name = part.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        left.push((name, file.metadata().map_err(failed)?.blocks() * 512));
+        if remove {
+            Downloaded { file, note: part.with_extension("json"), part }.remove()?;
+        }
+    }
+    Ok(left)
 }
 
 /// A note that cannot be understood is none: the download begins anew.

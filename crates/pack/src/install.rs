@@ -97,6 +97,8 @@ pub struct UnpackSpec {
     pub tag: Option<Tag>,
     /// What becomes of other snapshots that have a name of one in the pack.
     pub existing: Existing,
+    /// What is never replaced.
+    pub spared: Vec<Tag>,
 }
 
 /// A snapshot of a pack.
@@ -248,7 +250,8 @@ fn names(known: &[Parent], pack: &Manifest, spec: &UnpackSpec) -> Result<Vec<Par
     let (head, ancestors) = pack.chain.split_last().expect("a chain ends with the snapshot it is of");
     let head_tag = spec.tag.clone().unwrap_or_else(|| head.tag.clone());
     let is_free = |tag: &Tag, id: &str| {
-        spec.existing == Existing::Replace || known.iter().all(|other| other.tag != *tag || other.id == id)
+        (spec.existing == Existing::Replace && !spec.spared.contains(tag))
+            || known.iter().all(|other| other.tag != *tag || other.id == id)
     };
     let mut names = Vec::new();
     for (number, link) in (1..).zip(ancestors) {

@@ -37,7 +37,7 @@ mod testing;
 mod upload;
 mod write;
 
-pub use download::{Checked, DownloadError, Downloaded, download};
+pub use download::{Checked, DownloadError, Downloaded, download, leftovers};
 pub use host::{HostCpu, Unmet};
 pub use http::{Client, HttpError};
 pub use install::{Installed, UnpackError, UnpackSpec, unpack};

@@ -156,7 +156,7 @@ fn is_root(path: &FsPath) -> bool {
     path.ends_with("data/snapshots") || path.ends_with("data/layers")
 }
 
-pub(crate) const AS_IT_IS: UnpackSpec = UnpackSpec { tag: None, existing: Existing::Keep };
+pub(crate) const AS_IT_IS: UnpackSpec = UnpackSpec { tag: None, existing: Existing::Keep, spared: Vec::new() };
 
 pub(crate) fn sum(bytes: &[u8]) -> Digest {
     Digest::new(sha2::Sha256::digest(bytes).into())

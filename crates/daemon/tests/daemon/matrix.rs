@@ -14,6 +14,7 @@ use store::Store;
 use types::progress::Silent;
 
 use crate::http::{exchange, request, unix};
+use crate::packs::{PIECE, packed, server};
 use crate::support::{World, wait_until};
 
 const ROUNDS: u64 = 20;
@@ -53,9 +54,10 @@ enum Deed {
     Delete,
     RemoveSnapshot,
     Compact,
+    Pull,
 }
 
-const DEEDS: [Deed; 9] = [
+const DEEDS: [Deed; 10] = [
     Deed::Spawn,
     Deed::Stream,
     Deed::Branch,
@@ -65,11 +67,12 @@ const DEEDS: [Deed; 9] = [
     Deed::Delete,
     Deed::RemoveSnapshot,
     Deed::Compact,
+    Deed::Pull,
 ];
 
 impl Deed {
-    /// The request; `round` makes names that were not there before.
-    fn request(self, round: u64, sandboxes: &[String]) -> String {
+    /// The request; `round` makes names that were not there before, and `server` has a pack.
+    fn request(self, round: u64, sandboxes: &[String], server: &str) -> String {
         let first = sandboxes.first().map_or("sb-0-0", String::as_str);
         let last = sandboxes.last().map_or("sb-0-0", String::as_str);
         let (method, path, body) = match self {
@@ -90,6 +93,11 @@ impl Deed {
                 ("DELETE", format!("/v1/snapshots/b{}?cascade=true", round.wrapping_sub(1)), Value::Null)
             }
             Self::Compact => ("POST", "/v1/snapshots/base/compact".into(), json!({ "to": format!("c{round}") })),
+            Self::Pull => (
+                "POST",
+                "/v1/packs/pull".into(),
+                json!({ "source": format!("{server}/{round}"), "tag": format!("p{round}") }),
+            ),
         };
         request(method, &path, &[("content-type", "application/json")], Some(&body.to_string()))
     }
@@ -100,15 +108,16 @@ fn killed_at_any_moment_it_loses_nothing_and_leaves_nothing() {
     let mut dice = Dice::from_env();
     let mut world = World::open();
     world.post("/v1/workspaces", json!({ "name": "w", "snapshot_tag": "base" }), 201);
+    let server = server(packed(&world), PIECE);
     for round in 0..number("FORKD_CRASH_ROUNDS").unwrap_or(ROUNDS) {
         let free = free_sandboxes(&world);
-        let deeds: Vec<Deed> = (0..3).map(|_| DEEDS[usize::try_from(dice.below(9)).unwrap()]).collect();
+        let deeds: Vec<Deed> = (0..3).map(|_| DEEDS[usize::try_from(dice.below(10)).unwrap()]).collect();
         println!("round {round}: {deeds:?}");
         let under_way: Vec<_> = deeds
             .iter()
             .map(|deed| {
                 let mut stream = unix(&world.socket());
-                stream.write_all(deed.request(round, &free).as_bytes()).unwrap();
+                stream.write_all(deed.request(round, &free, &server).as_bytes()).unwrap();
                 stream
             })
             .collect();
@@ -162,6 +171,16 @@ fn check(world: &World) {
     }
     let verified = Store::new(&world.dirs).verify(&[], &Silent).unwrap();
     assert!(verified.findings.is_empty(), "{verified:?}");
+    world.ask("DELETE", "/v1/store/garbage", None).expect(200);
+    assert_eq!(left_overs(world), Vec::<String>::new());
+}
+
+/// What somebody staged or downloaded and did not finish.
+fn left_overs(world: &World) -> Vec<String> {
+    let dirs = [world.dirs.data.join("snapshots"), world.dirs.cache.join("packs")];
+    let names = dirs.iter().flat_map(|dir| fs::read_dir(dir).into_iter().flatten().flatten());
+    let names = names.map(|entry| entry.file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with(".staging-") || name.contains(".part")).collect()
 }
 
 /// Removes all of it by its names, and looks for what is left.

@@ -66,7 +66,7 @@ impl World {
     fn take(&self, tag: &str, interpreter: Option<Interpreter>) {
         let origin = Origin::booted(vec![self.home.path().join("image")]);
         let staged = Store::new(&self.dirs).stage(&tag.parse().unwrap(), Existing::Keep, origin).unwrap();
-        staged.state().unwrap().write_all(b"state").unwrap();
+        staged.state().unwrap().write_all(state().as_bytes()).unwrap();
         for file in [staged.memory().unwrap(), staged.layer(0).unwrap()] {
             Writer::create(&file, 4096).unwrap().finish().unwrap();
         }
@@ -277,6 +277,15 @@ impl Drop for World {
             eprintln!("the daemon's log:\n{}", self.log());
         }
     }
+}
+
+/// The beginning of a state that was taken on this host, which is all that is read of it here.
+fn state() -> String {
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap();
+    let vendor =
+        cpus.lines().find_map(|line| line.strip_prefix("vendor_id")).unwrap().trim_start_matches([' ', '\t', ':']);
+    let header = json!({ "arch": std::env::consts::ARCH, "cpu_vendor": vendor });
+    format!("forkd-state {} 1 x\n{header}\n", types::STATE_FORMAT)
 }
 
 /// A program of this crate's examples: this test lies in deps/, beside examples/.

@@ -70,6 +70,10 @@ fn another_of_the_same_name_is_only_replaced_when_asked_for() {
     let pack = here.pack("next");
     assert!(there.refuses(&pack).contains("another one of that name"));
     let force = UnpackSpec { existing: Existing::Replace, ..AS_IT_IS };
+    let sparing = UnpackSpec { spared: vec![tag("base")], ..force.clone() };
+    let before = there.tree();
+    assert!(matches!(there.unpack(&pack, &sparing), Err(UnpackError::Taken { tag: taken }) if taken == tag("base")));
+    assert_eq!(there.tree(), before, "what is spared is not replaced by force");
     assert_eq!(tags(&there.unpack(&pack, &force).unwrap()), [("base", true), ("next", true)]);
     let id = |world: &World| world.store.get(&tag("base")).unwrap().manifest().id.clone();
     assert_eq!(id(&here), id(&there));

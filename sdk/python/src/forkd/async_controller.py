@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from . import calls
 from .async_commands import AsyncCommands
 from .async_files import AsyncFiles
 from .controller import branch_fields, spawn_fields
+from .files import pieces, replacing
 from .models import BranchMode, Event, Page
 from .transport import AsyncTransport
 
@@ -64,6 +66,63 @@ class AsyncController:
 
     async def delete_snapshot(self, tag: str, *, cascade: bool = False, force: bool = False) -> None:
         await self._transport.carry_out(calls.delete_snapshot(tag, cascade, force))
+
+    # Packs
+
+    async def pack_snapshot(
+        self,
+        tag: str,
+        to: str | os.PathLike[str],
+        *,
+        description: str | None = None,
+        base_image: str | None = None,
+    ) -> None:
+        """Writes a snapshot and all it is made of into a file of ours, for another host: whole, or nothing changes."""
+        words = {"description": description, "base_image": base_image}
+        async with self._transport.open(calls.pack(tag, words)) as response:
+            with replacing(to) as file:
+                async for piece in response.aiter_bytes():
+                    file.write(piece)
+
+    async def unpack_snapshot(
+        self, source: str | os.PathLike[str] | IO[bytes], *, tag: str | None = None, force: bool = False
+    ) -> list[Json]:
+        """Takes a pack, a file of ours or one that is open; its snapshots, the one that it is of last."""
+        if isinstance(source, (str, os.PathLike)):
+            with open(source, "rb") as file:
+                return await self.unpack_snapshot(file, tag=tag, force=force)
+        return await self._transport.carry_out(calls.unpack(pieces(source), tag, force))
+
+    async def pull_snapshot(
+        self, source: str, *, hub: str | None = None, tag: str | None = None, force: bool = False
+    ) -> list[Json]:
+        """Has the daemon get a pack from an address, or ``OWNER/NAME[@VERSION]`` from a hub, and takes it."""
+        return await self._transport.carry_out(calls.pull(source, {"hub": hub, "tag": tag, "force": force or None}))
+
+    async def push_snapshot(
+        self, tag: str, url: str, *, description: str | None = None, base_image: str | None = None
+    ) -> Json:
+        """Has the daemon pack a snapshot and hand it to a server, in one PUT request."""
+        words = {"description": description, "base_image": base_image}
+        return await self._transport.carry_out(calls.push(tag, url, words))
+
+    # The store as a whole
+
+    async def store_info(self) -> Json:
+        """What all snapshots take; what they share counts once."""
+        return await self._transport.carry_out(calls.store())
+
+    async def garbage(self) -> Json:
+        """What no snapshot needs. Nothing is changed."""
+        return await self._transport.carry_out(calls.garbage())
+
+    async def collect_garbage(self) -> Json:
+        """Removes what no snapshot needs; tells what it was."""
+        return await self._transport.carry_out(calls.collect_garbage())
+
+    async def verify_snapshots(self, tags: Sequence[str] = ()) -> Json:
+        """Compares these snapshots, or all, with what was written; what is wrong is in ``findings``."""
+        return await self._transport.carry_out(calls.verify(tags))
 
     # Sandboxes
 

@@ -106,6 +106,47 @@ def delete_snapshot(tag: str, cascade: bool, force: bool) -> Call[None]:
     return Call("DELETE", path_of("snapshots", tag), nothing, query=query)
 
 
+# Packs: snapshots with all they are made of, in one file
+
+
+def pack(tag: str, words: Json) -> Call[bytes]:
+    return Call("GET", path_of("snapshots", tag, "pack"), contents, query=words, patience=LONG_SECS)
+
+
+def unpack(pack: Any, tag: str | None, force: bool) -> Call[list[Json]]:
+    query = known(tag=tag, force=force or None)
+    headers = {"Content-Type": "application/zstd"}
+    return Call("POST", path_of("packs"), same, query=query, body=pack, headers=headers, patience=LONG_SECS)
+
+
+def pull(source: str, fields: Json) -> Call[list[Json]]:
+    return Call("POST", path_of("packs", "pull"), same, body={"source": source, **known(**fields)}, patience=LONG_SECS)
+
+
+def push(tag: str, url: str, words: Json) -> Call[Json]:
+    body = {"url": url, **known(**words)}
+    return Call("POST", path_of("snapshots", tag, "push"), same, body=body, patience=LONG_SECS)
+
+
+# The store as a whole
+
+
+def store() -> Call[Json]:
+    return Call("GET", path_of("store"), same)
+
+
+def garbage() -> Call[Json]:
+    return Call("GET", path_of("store", "garbage"), same)
+
+
+def collect_garbage() -> Call[Json]:
+    return Call("DELETE", path_of("store", "garbage"), same, patience=LONG_SECS)
+
+
+def verify(tags: Sequence[str]) -> Call[Json]:
+    return Call("POST", path_of("store", "verify"), same, body={"tags": list(tags)}, patience=LONG_SECS)
+
+
 # Sandboxes
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from . import calls
 from .commands import Commands
-from .files import Files
+from .files import Files, pieces, replacing
 from .models import BranchMode, Event, Page
 from .transport import Transport
 
@@ -95,6 +96,62 @@ class Controller:
 
     def delete_snapshot(self, tag: str, *, cascade: bool = False, force: bool = False) -> None:
         self._transport.carry_out(calls.delete_snapshot(tag, cascade, force))
+
+    # Packs
+
+    def pack_snapshot(
+        self,
+        tag: str,
+        to: str | os.PathLike[str],
+        *,
+        description: str | None = None,
+        base_image: str | None = None,
+    ) -> None:
+        """Writes a snapshot and all it is made of into a file of ours, for another host: whole, or nothing changes."""
+        words = {"description": description, "base_image": base_image}
+        with self._transport.open(calls.pack(tag, words)) as response, replacing(to) as file:
+            for piece in response.iter_bytes():
+                file.write(piece)
+
+    def unpack_snapshot(
+        self, source: str | os.PathLike[str] | IO[bytes], *, tag: str | None = None, force: bool = False
+    ) -> list[Json]:
+        """Takes a pack, a file of ours or one that is open; its snapshots, the one that it is of last."""
+        if isinstance(source, (str, os.PathLike)):
+            with open(source, "rb") as file:
+                return self.unpack_snapshot(file, tag=tag, force=force)
+        return self._transport.carry_out(calls.unpack(pieces(source), tag, force))
+
+    def pull_snapshot(
+        self, source: str, *, hub: str | None = None, tag: str | None = None, force: bool = False
+    ) -> list[Json]:
+        """Has the daemon get a pack from an address, or ``OWNER/NAME[@VERSION]`` from a hub, and takes it."""
+        return self._transport.carry_out(calls.pull(source, {"hub": hub, "tag": tag, "force": force or None}))
+
+    def push_snapshot(
+        self, tag: str, url: str, *, description: str | None = None, base_image: str | None = None
+    ) -> Json:
+        """Has the daemon pack a snapshot and hand it to a server, in one PUT request."""
+        words = {"description": description, "base_image": base_image}
+        return self._transport.carry_out(calls.push(tag, url, words))
+
+    # The store as a whole
+
+    def store_info(self) -> Json:
+        """What all snapshots take; what they share counts once."""
+        return self._transport.carry_out(calls.store())
+
+    def garbage(self) -> Json:
+        """What no snapshot needs. Nothing is changed."""
+        return self._transport.carry_out(calls.garbage())
+
+    def collect_garbage(self) -> Json:
+        """Removes what no snapshot needs; tells what it was."""
+        return self._transport.carry_out(calls.collect_garbage())
+
+    def verify_snapshots(self, tags: Sequence[str] = ()) -> Json:
+        """Compares these snapshots, or all, with what was written; what is wrong is in ``findings``."""
+        return self._transport.carry_out(calls.verify(tags))
 
     # Sandboxes
 

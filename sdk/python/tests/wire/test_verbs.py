@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,9 @@ async def ask_for_everything(controller: Any) -> None:
         *(controller.healthz(), controller.version(), controller.metrics(), controller.openapi(), controller.tree()),
         *(controller.list_snapshots(), controller.create_snapshot("t"), controller.delete_snapshot("t")),
         *(controller.snapshot_info("t"), controller.compact_snapshot("t", "u")),
+        *(controller.pack_snapshot("t", os.devnull), controller.unpack_snapshot(io.BytesIO(b"x"))),
+        *(controller.pull_snapshot("https://x"), controller.push_snapshot("t", "https://x"), controller.store_info()),
+        *(controller.garbage(), controller.collect_garbage(), controller.verify_snapshots()),
         *(controller.list_sandboxes(), controller.spawn_sandboxes("t"), controller.get_sandbox("sb-1")),
         *(controller.label_sandbox("sb-1", {}), controller.renew_sandbox("sb-1", 1), controller.kill_sandbox("sb-1")),
         *(controller.pause_sandbox("sb-1"), controller.resume_sandbox("sb-1"), controller.ping_sandbox("sb-1")),
@@ -79,6 +84,20 @@ def test_a_console_is_text(daemon: Daemon, clients: Clients) -> None:
         async with clients.entered(clients.controller()) as controller:
             assert await settled(controller.console("sb-1", tail=1)) == "éÿ\ufffd\n"
             assert "".join(await all_of(controller.follow_console("sb-1"))) == "éÿ\ufffd\n"
+
+    asyncio.run(scenario())
+
+
+def test_a_pack_comes_and_goes(daemon: Daemon, clients: Clients, tmp_path: Path) -> None:
+    mine = tmp_path / "t.tar.zst"
+    daemon.says("GET", "/v1/snapshots/t/pack", content=b"a pack", headers={"content-type": "application/zstd"})
+    daemon.says_json("POST", "/v1/packs", [{"tag": "u", "is_new": True}], status=201)
+
+    async def scenario() -> None:
+        async with clients.entered(clients.controller()) as controller:
+            await settled(controller.pack_snapshot("t", mine, description="a word"))
+            assert mine.read_bytes() == b"a pack"
+            assert await settled(controller.unpack_snapshot(mine, tag="u")) == [{"tag": "u", "is_new": True}]
 
     asyncio.run(scenario())
 
