@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use layer::Writer;
-use serde_json::Value;
+use serde_json::{Value, json};
 use store::{Described, Existing, Origin, Store};
 use types::{Dirs, GuestMemorySize, VcpuCount};
 use ureq::Agent;
@@ -122,10 +122,19 @@ fn beside(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The beginning of a state that was taken on this host; nobody looks further.
+fn state() -> Result<String> {
+    let cpus = fs::read_to_string("/proc/cpuinfo")?;
+    let vendor = cpus.lines().find_map(|line| line.strip_prefix("vendor_id")).context("the maker of the CPU")?;
+    let vendor = vendor.trim_start_matches([' ', '\t', ':']);
+    let header = json!({ "arch": std::env::consts::ARCH, "cpu_vendor": vendor });
+    Ok(format!("forkd-state {} 1 x\n{header}\n", types::STATE_FORMAT))
+}
+
 /// A snapshot in which nothing is: a stand-in does not look.
 fn take_snapshot(dirs: &Dirs, image: &Path) -> Result<()> {
     let staged = Store::new(dirs).stage(&TAG.parse()?, Existing::Keep, Origin::booted(vec![image.into()]))?;
-    staged.state()?.write_all(b"state")?;
+    staged.state()?.write_all(state()?.as_bytes())?;
     for file in [staged.memory()?, staged.layer(0)?] {
         Writer::create(&file, 4096)?.finish()?;
     }

@@ -3,9 +3,10 @@
 mod own;
 mod verb;
 
+use anyhow::Context;
 use clap::Args;
 use client::{Client, Endpoint};
-use types::Dirs;
+use types::{Dirs, Tag};
 
 pub(crate) use own::Own;
 pub(crate) use verb::{DaemonVerbArgs, daemon};
@@ -30,6 +31,16 @@ impl DaemonArgs {
     /// One that can be asked about what runs. `None` when nothing can: the emulated host would have to be started first.
     pub(crate) fn running(&self) -> anyhow::Result<Option<Client>> {
         self.named().map_or_else(|| Own::new(&Dirs::from_env()?)?.running(), |named| Ok(Some(named)))
+    }
+
+    /// One that can be asked about what is kept. `None` when nothing is: the emulated host was never made.
+    pub(crate) fn looking(&self) -> anyhow::Result<Option<Client>> {
+        self.named().map_or_else(|| Own::new(&Dirs::from_env()?)?.keeping(), |named| Ok(Some(named)))
+    }
+
+    /// One that can be asked about a snapshot.
+    pub(crate) fn keeping(&self, tag: &Tag) -> anyhow::Result<Client> {
+        self.looking()?.with_context(|| format!("there is no snapshot `{tag}`"))
     }
 
     /// The one that is named. Its token is for it, and for nobody else.

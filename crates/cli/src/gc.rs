@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
+use api::{Garbage, Leftover};
 use clap::Args;
-use engine::{Collected, Garbage, Store, sweep_templates};
-use types::Dirs;
+use client::path;
 
-use crate::forward::{Forward, Need};
+use crate::daemon::DaemonArgs;
 use crate::output;
 use crate::table::bytes;
 
@@ -15,7 +15,7 @@ Examples:
   forkd gc                 tells what would be removed
   forkd gc --yes           removes it
 
-Garbage is what a killed forkd left: half-written snapshots with their processes, and layers that no snapshot needs.";
+Garbage is what a killed forkd left: half-written snapshots with their processes, layers that no snapshot needs,\nand downloads that nobody went on with.";
 
 /// Removes what no snapshot needs; without --yes only tells what it is
 #[derive(Debug, Args)]
@@ -24,39 +24,42 @@ pub(crate) struct GcArgs {
     /// Removes it
     #[arg(long, short)]
     yes: bool,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn gc(args: &GcArgs) -> anyhow::Result<ExitCode> {
-    let dirs = Dirs::from_env()?;
-    if let Some(code) = Forward::printing(Need::Kept).away(&dirs)? {
-        return Ok(code);
+    let garbage = path(&["store", "garbage"], &[]);
+    let found: Garbage = match args.daemon.looking()? {
+        Some(client) if args.yes => client.remove(&garbage)?,
+        Some(client) => client.get(&garbage)?,
+        None => Garbage::default(),
+    };
+    if found.ended_templates > 0 {
+        let ended = found.ended_templates;
+        output::line(&format!("✓ ended the templates of {ended} branches that nobody keeps any more"))?;
     }
-    let garbage = if args.yes { Garbage::Remove } else { Garbage::Count };
-    if args.yes {
-        let ended = sweep_templates(&dirs)?;
-        if ended > 0 {
-            output::line(&format!("✓ ended the templates of {ended} branches that nobody keeps any more"))?;
-        }
-    }
-    output::line(&as_text(&Store::new(&dirs).gc(garbage)?, garbage))?;
+    output::line(&as_text(&found, args.yes))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn as_text(collected: &Collected, garbage: Garbage) -> String {
-    if *collected == Collected::default() {
-        return "nothing to remove".into();
-    }
-    let layers =
-        collected.layers.iter().map(|(digest, size)| format!("layer {:.12}  {}", digest.to_string(), bytes(*size)));
-    let staging = collected.staging.iter().map(|(name, size)| format!("unfinished {name}  {}", bytes(*size)));
-    let count = collected.layers.len() + collected.staging.len();
-    let things = if count == 1 { "thing" } else { "things" };
-    let sum = bytes(collected.bytes());
-    let last = match garbage {
-        Garbage::Count => format!("{count} {things}, {sum}; remove with: forkd gc --yes"),
-        Garbage::Remove => format!("✓ removed {count} {things}, {sum}"),
+fn as_text(garbage: &Garbage, is_removed: bool) -> String {
+    let kinds = [("layer", &garbage.layers), ("unfinished", &garbage.unfinished), ("download", &garbage.downloads)];
+    let line = |kind: &str, one: &Leftover| {
+        // A layer's name is a digest, of which the beginning is enough.
+        let name = if kind == "layer" { one.name.chars().take(12).collect() } else { one.name.clone() };
+        format!("{kind} {name}  {}", bytes(one.bytes))
     };
-    layers.chain(staging).chain([last]).collect::<Vec<_>>().join("\n")
+    let mut lines: Vec<String> =
+        kinds.into_iter().flat_map(|(kind, all)| all.iter().map(move |one| line(kind, one))).collect();
+    let (count, sum) = (lines.len(), bytes(garbage.bytes));
+    let things = if count == 1 { "thing" } else { "things" };
+    lines.push(match (count, is_removed) {
+        (0, _) => "nothing to remove".into(),
+        (_, false) => format!("{count} {things}, {sum}; remove with: forkd gc --yes"),
+        (_, true) => format!("✓ removed {count} {things}, {sum}"),
+    });
+    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -65,15 +68,21 @@ mod tests {
 
     #[test]
     fn what_goes_is_told_before_and_after() {
-        let nothing = Collected::default();
-        assert_eq!(as_text(&nothing, Garbage::Remove), "nothing to remove");
-        let digest = "ab".repeat(32).parse().unwrap();
-        let some = Collected { layers: vec![(digest, 8192)], staging: vec![(".staging-1".into(), 4096)] };
+        assert_eq!(as_text(&Garbage::default(), true), "nothing to remove");
+        let some = |name: &str, bytes| vec![Leftover { name: name.into(), bytes }];
+        let garbage = Garbage {
+            layers: some(&"ab".repeat(32), 8192),
+            unfinished: some(".staging-1", 4096),
+            downloads: some("12.part", 4096),
+            bytes: 16384,
+            ended_templates: 0,
+        };
         let expected = "\
 layer abababababab  8192 B
 unfinished .staging-1  4096 B
-2 things, 12 KiB; remove with: forkd gc --yes";
-        assert_eq!(as_text(&some, Garbage::Count), expected);
-        assert!(as_text(&some, Garbage::Remove).ends_with("✓ removed 2 things, 12 KiB"));
+download 12.part  4096 B
+3 things, 16 KiB; remove with: forkd gc --yes";
+        assert_eq!(as_text(&garbage, false), expected);
+        assert!(as_text(&garbage, true).ends_with("✓ removed 3 things, 16 KiB"));
     }
 }

@@ -1,17 +1,15 @@
 //! `forkd images`: the snapshots there are.
 
-use std::collections::HashMap;
 use std::process::ExitCode;
 
+use api::{SnapshotInfo, SnapshotStatus, StoreInfo};
 use clap::Args;
-use engine::{Listed, Manifest, Status, Store};
+use client::path;
 use serde_json::{Value, json};
-use types::{Dirs, Tag};
 
-use crate::errors::chain;
-use crate::forward::{Forward, Need};
+use crate::daemon::DaemonArgs;
 use crate::output;
-use crate::table::{Column, age, bytes, now, table};
+use crate::table::{Column, age, bytes, memory, now, table};
 
 /// Lists the snapshots
 #[derive(Debug, Args)]
@@ -20,71 +18,24 @@ pub(crate) struct ImagesArgs {
     /// Prints JSON
     #[arg(long)]
     json: bool,
-}
-
-/// A tag and what is known about it.
-#[derive(Debug)]
-struct Row {
-    tag: Tag,
-    status: &'static str,
-    parent: Option<Tag>,
-    branched_from: Option<String>,
-    created_unix: Option<u64>,
-    /// Of one that is ready.
-    manifest: Option<Manifest>,
-    /// Of one that is not: why.
-    warning: Option<String>,
-}
-
-impl From<Listed> for Row {
-    fn from((tag, found): Listed) -> Self {
-        let empty = Self {
-            tag,
-            status: "failed",
-            parent: None,
-            branched_from: None,
-            created_unix: None,
-            manifest: None,
-            warning: None,
-        };
-        let status = match found {
-            Ok(status) => status,
-            Err(error) => return Self { warning: Some(chain(&error.into())), ..empty },
-        };
-        let known = Self {
-            status: status.word(),
-            parent: status.parent().map(|parent| parent.tag.clone()),
-            created_unix: Some(status.created_unix()),
-            ..empty
-        };
-        match status {
-            Status::Ready(snapshot) => {
-                let manifest = snapshot.manifest().clone();
-                Self { branched_from: manifest.branched_from.clone(), manifest: Some(manifest), ..known }
-            }
-            Status::Writing(intent) => Self { branched_from: intent.branched_from, ..known },
-            Status::Failed(failure) => {
-                Self { branched_from: failure.intent.branched_from, warning: Some(failure.reason), ..known }
-            }
-        }
-    }
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn images(args: &ImagesArgs) -> anyhow::Result<ExitCode> {
-    let dirs = Dirs::from_env()?;
-    if let Some(code) = Forward::printing(Need::Kept).away(&dirs)? {
-        return Ok(code);
-    }
-    let rows: Vec<Row> = Store::new(&dirs).list()?.into_iter().map(Row::from).collect();
+    let (rows, store): (Vec<SnapshotInfo>, StoreInfo) = match args.daemon.looking()? {
+        Some(client) => (client.get(&path(&["snapshots"], &[]))?, client.get(&path(&["store"], &[]))?),
+        None => Default::default(),
+    };
     if args.json {
         output::line(&Value::Array(rows.iter().map(as_json).collect()).to_string())?;
     } else {
-        output::line(&as_table(&rows, now()))?;
+        output::line(&as_table(&rows, store.occupied_bytes, now()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn as_table(rows: &[Row], now: u64) -> String {
+fn as_table(rows: &[SnapshotInfo], occupied: u64, now: u64) -> String {
     let columns = [
         Column::Left("TAG"),
         Column::Left("STATUS"),
@@ -99,57 +50,53 @@ fn as_table(rows: &[Row], now: u64) -> String {
     let cells: Vec<_> = rows.iter().map(|row| cells(row, now)).collect();
     let mut text = table(columns, &cells);
     let plural = if rows.len() == 1 { "" } else { "s" };
-    text += &format!("\n{} snapshot{plural}, {}", rows.len(), bytes(occupied(rows)));
+    text += &format!("\n{} snapshot{plural}, {}", rows.len(), bytes(occupied));
     for (tag, problem) in rows.iter().filter_map(|row| Some((&row.tag, row.warning.as_ref()?))) {
         text += &format!("\n! {tag}: {problem}");
     }
     text
 }
 
-/// What they share counts once.
-fn occupied(rows: &[Row]) -> u64 {
-    let manifests = || rows.iter().filter_map(|row| row.manifest.as_ref());
-    let layers: HashMap<_, _> =
-        manifests().flat_map(Manifest::layers).map(|layer| (layer.digest, layer.data_bytes)).collect();
-    let sizes = layers.into_values().chain(manifests().map(|manifest| manifest.state.bytes));
-    sizes.fold(0, u64::saturating_add)
-}
-
-fn cells(row: &Row, now: u64) -> [String; 9] {
+fn cells(row: &SnapshotInfo, now: u64) -> [String; 9] {
     let dash = || "-".to_owned();
-    let of = |show: &dyn Fn(&Manifest) -> String| row.manifest.as_ref().map_or_else(dash, show);
+    let text = |it: &Option<String>| it.clone().unwrap_or_else(dash);
     [
-        row.tag.to_string(),
-        row.status.to_owned(),
-        row.parent.as_ref().map_or_else(dash, ToString::to_string),
-        of(&|manifest| bytes(manifest.stored_bytes())),
-        of(&|manifest| manifest.memory.to_string()),
-        of(&|manifest| manifest.vcpus.to_string()),
-        row.created_unix.map_or_else(dash, |created| age(now.saturating_sub(created))),
-        of(&|manifest| manifest.recipe.as_ref().map_or_else(dash, ToString::to_string)),
-        of(&|manifest| manifest.interpreter.map_or_else(dash, |interpreter| interpreter.to_string())),
+        row.tag.clone(),
+        row.status.as_str().to_owned(),
+        text(&row.parent_tag),
+        row.occupied_bytes.map_or_else(dash, bytes),
+        row.memory_bytes.map_or_else(dash, memory),
+        row.vcpus.map_or_else(dash, |vcpus| vcpus.to_string()),
+        created(row).map_or_else(dash, |created| age(now.saturating_sub(created))),
+        text(&row.recipe),
+        text(&row.interpreter),
     ]
 }
 
-fn as_json(row: &Row) -> Value {
+/// Of one that is damaged it is not known.
+const fn created(row: &SnapshotInfo) -> Option<u64> {
+    if row.created_at_unix == 0 { None } else { Some(row.created_at_unix) }
+}
+
+fn as_json(row: &SnapshotInfo) -> Value {
     let mut json = json!({
         "tag": row.tag,
         "status": row.status,
-        "parent_tag": row.parent,
+        "parent_tag": row.parent_tag,
         "branched_from": row.branched_from,
-        "created_at_unix": row.created_unix,
+        "created_at_unix": created(row),
     });
     if let Some(warning) = &row.warning {
         json["warning"] = warning.as_str().into();
     }
-    if let Some(manifest) = &row.manifest {
-        json["id"] = manifest.id.as_str().into();
-        json["recipe"] = json!(manifest.recipe);
-        json["kernel"] = manifest.kernel.as_str().into();
-        json["vcpus"] = json!(manifest.vcpus);
-        json["memory_bytes"] = json!(manifest.memory);
-        json["occupied_bytes"] = manifest.stored_bytes().into();
-        json["interpreter"] = json!(manifest.interpreter);
+    if row.status == SnapshotStatus::Ready {
+        json["id"] = json!(row.id);
+        json["recipe"] = json!(row.recipe);
+        json["kernel"] = json!(row.kernel);
+        json["vcpus"] = json!(row.vcpus);
+        json["memory_bytes"] = json!(row.memory_bytes);
+        json["occupied_bytes"] = json!(row.occupied_bytes);
+        json["interpreter"] = json!(row.interpreter);
     }
     json
 }
@@ -158,36 +105,27 @@ fn as_json(row: &Row) -> Value {
 mod tests {
     use super::*;
 
-    fn ready(tag: &str, parent: Option<&str>, layers: &[(u8, u64)]) -> Row {
-        let layers = layers.iter().map(|(digit, data_bytes)| {
-            json!({ "digest": digit.to_string().repeat(64), "file_bytes": 1, "data_bytes": data_bytes })
-        });
-        let manifest: Manifest = serde_json::from_value(json!({
-            "format": 2, "tag": tag, "id": "x", "created_unix": 1000, "parent": null, "branched_from": null,
-            "pause_us": null, "recipe": "python-numpy", "kernel": "6.1", "agent": "0.1.0", "vcpus": 2,
-            "memory": 536_870_912_u64, "network": false, "interpreter": "python3",
-            "state": { "digest": "0".repeat(64), "bytes": 1 << 20 }, "memory_layers": layers.collect::<Vec<_>>(),
-            "disks": [],
+    fn row(value: Value) -> SnapshotInfo {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn ready(tag: &str, parent: Option<&str>, occupied: u64) -> SnapshotInfo {
+        row(json!({
+            "tag": tag, "dir": "/d", "created_at_unix": 1000, "status": "ready", "bootable": true,
+            "parent_tag": parent, "id": "x", "recipe": "python-numpy", "kernel": "6.1", "vcpus": 2,
+            "memory_bytes": 536_870_912_u64, "occupied_bytes": occupied, "interpreter": "python3",
         }))
-        .unwrap();
-        Row {
-            tag: tag.parse().unwrap(),
-            status: "ready",
-            parent: parent.map(|parent| parent.parse().unwrap()),
-            branched_from: None,
-            created_unix: Some(1000),
-            manifest: Some(manifest),
-            warning: None,
-        }
     }
 
     #[test]
-    fn the_damaged_are_told_below_and_what_is_shared_counts_once() {
-        let error = engine::StoreError::Failed { tag: "old".parse().unwrap(), reason: "no room".into() };
+    fn the_damaged_are_told_below() {
         let rows = [
-            ready("pyagent", None, &[(1, 80 << 20)]),
-            ready("more", Some("pyagent"), &[(1, 80 << 20), (2, 10 << 20)]),
-            Row::from(("old".parse().unwrap(), Err(error))),
+            ready("pyagent", None, 81 << 20),
+            ready("more", Some("pyagent"), 91 << 20),
+            row(json!({
+                "tag": "old", "dir": "/d", "created_at_unix": 0, "status": "failed", "bootable": false,
+                "warning": "no room",
+            })),
         ];
         let expected = "\
 TAG      STATUS  PARENT     SIZE   MEMORY  VCPUS   AGE  RECIPE        WARM
@@ -195,9 +133,10 @@ pyagent  ready   -        81 MiB  512 MiB      2  60 s  python-numpy  python3
 more     ready   pyagent  91 MiB  512 MiB      2  60 s  python-numpy  python3
 old      failed  -             -        -      -     -  -             -
 3 snapshots, 92 MiB
-! old: snapshot `old` could not be written: no room; take it again, or forget it with `forkd rmi old`";
-        assert_eq!(as_table(&rows, 1060), expected);
+! old: no room";
+        assert_eq!(as_table(&rows, 92 << 20, 1060), expected);
         assert_eq!(as_json(&rows[2])["status"], "failed");
+        assert_eq!(as_json(&rows[2])["created_at_unix"], Value::Null);
         assert_eq!(as_json(&rows[1])["parent_tag"], "pyagent");
         assert_eq!(as_json(&rows[0])["interpreter"], "python3");
     }

@@ -8,7 +8,6 @@
 
 mod attached;
 mod branch;
-mod carry;
 mod cp;
 mod daemon;
 mod doctor;
@@ -16,10 +15,10 @@ mod errors;
 mod eval;
 mod exec;
 mod fork;
-mod forward;
 mod from_image;
 mod gc;
 mod images;
+mod interrupted;
 mod interrupts;
 mod joined;
 mod kill;

@@ -25,7 +25,6 @@ pub(crate) fn reporter(quiet: bool) -> Box<dyn Progress> {
 }
 
 /// Shows what a daemon tells of its work as if it were done here.
-#[cfg_attr(not(test), expect(dead_code, reason = "for verbs that ask the daemon for what takes long"))]
 pub(crate) fn watch(progress: &dyn Progress) -> impl FnMut(api::Progress) {
     let mut stages: HashMap<u64, Box<dyn Stage>> = HashMap::new();
     move |told| {

@@ -7,9 +7,9 @@ use clap::Args;
 use pack::{Checked, Client, Package, download, find};
 use types::Dirs;
 
-use crate::interrupts::Interrupts;
+use crate::daemon::DaemonArgs;
 use crate::progress;
-use crate::unpack::{HowArgs, finished};
+use crate::unpack::HowArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +17,8 @@ Examples:
   forkd pull me/pyagent --hub https://example.org/registry.json
   FORKD_HUB_URL=https://example.org/registry.json forkd pull me/pyagent@v2 --tag mine
 
-What was downloaded in part is kept, and the next pull goes on from there.";
+The download comes here and goes on to the daemon, which may have another view of the network. What was downloaded in \
+part is kept, and the next pull goes on from there.";
 
 /// Downloads a snapshot that was packed, and unpacks it
 #[derive(Debug, Args)]
@@ -31,6 +32,8 @@ pub(crate) struct PullArgs {
     hub: Option<String>,
     #[command(flatten)]
     how: HowArgs,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
@@ -41,19 +44,11 @@ pub(crate) fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
     if checked.sha256.is_none() && !args.how.quiet {
         eprintln!("forkd: nobody says what sum this download should have; what is in it is checked all the same");
     }
-    let interrupts = Interrupts::catch()?;
-    let cancelled = || interrupts.fatal().is_some();
-    let done = download(&client, &url, &checked, &dirs.cache.join("packs"), &*progress, &cancelled)
-        .map_err(anyhow::Error::from)
-        .and_then(|downloaded| {
-            let file = downloaded.file.try_clone().context("cannot read what was downloaded")?;
-            let done = args.how.read(file, &dirs, &*progress, &interrupts)?;
-            if done {
-                downloaded.remove()?;
-            }
-            Ok(done)
-        });
-    finished(&interrupts, done)
+    let downloaded = download(&client, &url, &checked, &dirs.cache.join("packs"), &*progress, &|| false)?;
+    let file = downloaded.file.try_clone().context("cannot read what was downloaded")?;
+    args.how.send(file, &args.daemon.client()?, &*progress)?;
+    downloaded.remove()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 impl PullArgs {

@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
+use api::Removed;
 use clap::Args;
-use engine::{Removal, remove_snapshot};
-use types::{Dirs, Tag};
+use client::path;
+use types::Tag;
 
-use crate::forward::{Forward, Need};
+use crate::daemon::DaemonArgs;
 use crate::output;
 
 const EXAMPLES: &str = "\
@@ -29,26 +30,25 @@ pub(crate) struct RmiArgs {
     /// Removes them also when others are made of them, which stay
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn rmi(args: &RmiArgs) -> anyhow::Result<ExitCode> {
-    let dirs = Dirs::from_env()?;
-    if let Some(code) = Forward::printing(Need::Kept).away(&dirs)? {
-        return Ok(code);
-    }
-    let removal = match (args.cascade, args.force) {
-        (true, _) => Removal::Cascade,
-        (_, true) => Removal::Force,
-        _ => Removal::Plain,
+    let client = args.daemon.keeping(&args.tags[0])?;
+    let how: &[(&str, &str)] = match (args.cascade, args.force) {
+        (true, _) => &[("cascade", "true")],
+        (_, true) => &[("force", "true")],
+        _ => &[],
     };
-    let mut gone: Vec<Tag> = Vec::new();
+    let mut gone: Vec<String> = Vec::new();
     for tag in &args.tags {
         // One that went with another is what was asked for.
-        if gone.contains(tag) {
+        if gone.iter().any(|gone| gone == tag.as_str()) {
             continue;
         }
-        let removed = remove_snapshot(tag, removal, &dirs)?;
-        removed.iter().try_for_each(|tag| output::line(tag.as_str()))?;
+        let Removed { removed } = client.remove(&path(&["snapshots", tag.as_str()], how))?;
+        removed.iter().try_for_each(|tag| output::line(tag))?;
         gone.extend(removed);
     }
     Ok(ExitCode::SUCCESS)

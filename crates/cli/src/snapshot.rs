@@ -20,7 +20,7 @@ use crate::parts::Parts;
 use crate::remote::Remote;
 use crate::run::GuestArgs;
 use crate::table::bytes;
-use crate::{forward, output, progress, seconds, stream};
+use crate::{output, progress, remote, seconds, stream};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -159,7 +159,7 @@ impl SnapshotArgs {
     /// Everything is built here, at native speed; a forkd inside the emulated host takes the snapshot and keeps it.
     fn in_machine(&self, tag: &Tag, why: &str, dirs: &Dirs, progress: &dyn Progress) -> anyhow::Result<ExitCode> {
         if !self.quiet {
-            forward::notice(why);
+            remote::notice(why);
         }
         let parts = Parts::find(&self.guest, dirs, progress)?;
         let remote = Remote::start(dirs, progress)?;

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
+use api::{CompactSnapshot, SnapshotDetail, SnapshotInfo};
 use clap::Args;
-use engine::Store;
-use session::Stdio;
-use types::{Dirs, Tag};
+use client::path;
+use types::Tag;
 
-use crate::forward::{Forward, Need};
+use crate::daemon::DaemonArgs;
 use crate::table::bytes;
 use crate::{output, progress};
 
@@ -32,24 +32,24 @@ pub(crate) struct SnapshotCompactArgs {
     /// Shows no progress
     #[arg(long, short)]
     quiet: bool,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn snapshot_compact(args: &SnapshotCompactArgs) -> anyhow::Result<ExitCode> {
-    let dirs = Dirs::from_env()?;
-    let doing = (!args.quiet).then_some("Merging layers in the emulated host");
-    let forward = Forward { need: Need::Kept, stdio: Stdio::Output, doing };
-    if let Some(code) = forward.away(&dirs)? {
-        return Ok(code);
-    }
-    let store = Store::new(&dirs);
-    let before = store.get(&args.from)?.manifest().memory_layers.len();
-    let made = store.compact(&args.from, &args.to, &*progress::reporter(args.quiet))?;
-    let manifest = made.manifest();
+    let client = args.daemon.keeping(&args.from)?;
+    let detail = |tag: &Tag| client.get::<SnapshotDetail>(&path(&["snapshots", tag.as_str(), "info"], &[]));
+    let before = detail(&args.from)?.chain_depth + 1;
+    let wanted = CompactSnapshot { to: args.to.to_string() };
+    let progress = progress::reporter(args.quiet);
+    let to = path(&["snapshots", args.from.as_str(), "compact"], &[]);
+    let _made: SnapshotInfo = client.work(&to, &wanted, progress::watch(&*progress))?;
+    let made = detail(&args.to)?;
     output::line(&format!(
         "✓ snapshot {}: one layer of memory instead of {before}, {}; the disks have {} over their images",
         args.to,
-        bytes(manifest.memory_stored().chain),
-        bytes(manifest.disk_stored().chain),
+        bytes(made.memory_physical_bytes),
+        bytes(made.disk_physical_bytes),
     ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,14 +2,15 @@
 
 use std::process::ExitCode;
 
+use api::{SnapshotDetail, SnapshotStatus};
 use clap::Args;
-use engine::{Info, Manifest, Status, Store, Stored};
+use client::path;
 use serde_json::{Value, json};
-use types::{Dirs, Tag};
+use types::Tag;
 
-use crate::forward::{Forward, Need};
+use crate::daemon::DaemonArgs;
 use crate::output;
-use crate::table::{age, bytes, now};
+use crate::table::{age, bytes, memory, now};
 
 /// Tells about a snapshot: its chain of layers, its relatives and its sizes
 #[derive(Debug, Args)]
@@ -23,136 +24,115 @@ pub(crate) struct SnapshotInfoArgs {
     /// Prints JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn snapshot_info(args: &SnapshotInfoArgs) -> anyhow::Result<ExitCode> {
-    let dirs = Dirs::from_env()?;
-    if let Some(code) = Forward::printing(Need::Kept).away(&dirs)? {
-        return Ok(code);
-    }
-    let store = Store::new(&dirs);
-    let info = store.info(&args.tag)?;
+    let detail: SnapshotDetail =
+        args.daemon.keeping(&args.tag)?.get(&path(&["snapshots", args.tag.as_str(), "info"], &[]))?;
     if args.json {
-        let mut json = as_json(&args.tag, &info);
-        json["dir"] = json!(store.path(&args.tag));
-        output::line(&json.to_string())?;
+        output::line(&as_json(&detail).to_string())?;
     } else {
-        output::line(&as_text(&args.tag, &info, now()))?;
+        output::line(&as_text(&detail, now()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn as_text(tag: &Tag, info: &Info, now: u64) -> String {
-    let mut lines = vec![("tag", tag.to_string()), ("status", status(&info.status))];
-    let parents =
-        info.ancestors.iter().map(|it| if it.is_there { it.tag.to_string() } else { format!("{} (gone)", it.tag) });
-    let line: Vec<String> = parents.chain([tag.to_string()]).collect();
+fn as_text(detail: &SnapshotDetail, now: u64) -> String {
+    let mut lines = vec![("tag", detail.tag.clone()), ("status", status(detail))];
+    // What comes before one that is gone is not known: those are the first.
+    let gone = detail.missing_ancestors.iter().map(|tag| format!("{tag} (gone)"));
+    let line: Vec<String> = gone.chain(detail.ancestors.iter().chain([&detail.tag]).cloned()).collect();
     lines.push(("lineage", line.join(" > ")));
-    let dependants: Vec<_> = info.dependants.iter().map(Tag::as_str).collect();
+    let dependants = &detail.dependents;
     lines.push(("made of it", if dependants.is_empty() { "nothing".into() } else { dependants.join(", ") }));
-    lines.push(("age", age(now.saturating_sub(info.status.created_unix()))));
-    if let Some(manifest) = info.manifest() {
-        lines.extend(manifest.branched_from.iter().map(|from| ("made from", from.clone())));
-        lines.push(("chain", format!("{} above the lowest layer", manifest.depth())));
-        lines.push(("memory", format!("{} of {}", stored(manifest.memory_stored()), manifest.memory)));
-        lines.push(("disk", format!("{} of {}", stored(manifest.disk_stored()), bytes(disk_length(manifest)))));
-        lines.push(("state", bytes(manifest.state.bytes)));
+    lines.push(("age", age(now.saturating_sub(detail.created_at_unix.unwrap_or_default()))));
+    if detail.status == SnapshotStatus::Ready {
+        lines.extend(detail.branched_from.iter().map(|from| ("made from", from.clone())));
+        lines.push(("chain", format!("{} above the lowest layer", detail.chain_depth)));
+        let kept = stored(detail.memory_physical_bytes, detail.memory_own_bytes);
+        lines.push(("memory", format!("{kept} of {}", memory(detail.memory_logical_bytes))));
+        let disk = stored(detail.disk_physical_bytes, detail.disk_own_bytes);
+        lines.push(("disk", format!("{disk} of {}", bytes(detail.disk_logical_bytes))));
+        lines.push(("state", bytes(detail.vmstate_bytes)));
     }
     let lines = lines.into_iter().map(|(name, value)| format!("{name:<12}{value}"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn status(status: &Status) -> String {
-    match status {
-        Status::Failed(failure) => format!("failed: {}", failure.reason),
-        status => status.word().to_owned(),
+fn status(detail: &SnapshotDetail) -> String {
+    match &detail.warning {
+        Some(reason) => format!("{}: {reason}", detail.status.as_str()),
+        None => detail.status.as_str().to_owned(),
     }
 }
 
-fn stored(stored: Stored) -> String {
-    match stored {
-        Stored { chain, own } if chain == own => bytes(chain),
-        Stored { chain, own } => format!("{} ({} its own)", bytes(chain), bytes(own)),
-    }
+fn stored(chain: u64, own: u64) -> String {
+    if chain == own { bytes(chain) } else { format!("{} ({} its own)", bytes(chain), bytes(own)) }
 }
 
-fn disk_length(manifest: &Manifest) -> u64 {
-    manifest.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.length))
-}
-
-fn as_json(tag: &Tag, info: &Info) -> Value {
-    let there = |wanted: bool| -> Vec<_> {
-        info.ancestors.iter().filter(|it| it.is_there == wanted).map(|it| it.tag.clone()).collect()
-    };
-    let mut json = json!({
-        "tag": tag,
-        "id": info.status.id(),
-        "status": info.status.word(),
-        "created_at_unix": info.status.created_unix(),
-        "parent_tag": info.parent().map(|parent| &parent.tag),
-        "ancestors": there(true),
-        "missing_ancestors": there(false),
-        "dependents": info.dependants,
-    });
-    if let Status::Failed(failure) = &info.status {
-        json["warning"] = failure.reason.as_str().into();
-    }
-    if let Some(manifest) = info.manifest() {
-        let (memory, disk) = (manifest.memory_stored(), manifest.disk_stored());
-        let below = manifest.depth().checked_sub(1).and_then(|below| manifest.memory_layers.get(below));
-        json["branched_from"] = json!(manifest.branched_from);
-        json["pause_us"] = json!(manifest.pause_us);
-        json["chain_depth"] = manifest.depth().into();
-        json["parent_content_hash"] = json!(below.map(|layer| layer.digest));
-        json["memory_logical_bytes"] = json!(manifest.memory);
-        json["memory_physical_bytes"] = memory.chain.into();
-        json["memory_own_bytes"] = memory.own.into();
-        json["disk_logical_bytes"] = disk_length(manifest).into();
-        json["disk_physical_bytes"] = disk.chain.into();
-        json["disk_own_bytes"] = disk.own.into();
-        json["vmstate_bytes"] = manifest.state.bytes.into();
+/// What is only known of one that is ready is not told of others.
+fn as_json(detail: &SnapshotDetail) -> Value {
+    let mut json = json!(detail);
+    if let (Value::Object(fields), false) = (&mut json, detail.status == SnapshotStatus::Ready) {
+        let measured =
+            |name: &String| name.ends_with("_bytes") || ["chain_depth", "parent_content_hash"].contains(&&**name);
+        fields.retain(|name, _| !measured(name));
     }
     json
 }
 
 #[cfg(test)]
 mod tests {
-    use engine::{Ancestor, Failure};
-
     use super::*;
+
+    fn detail(status: SnapshotStatus) -> SnapshotDetail {
+        SnapshotDetail {
+            tag: "b".into(),
+            id: "x".into(),
+            status,
+            warning: None,
+            dir: "/d".into(),
+            created_at_unix: Some(5),
+            memory_logical_bytes: 512 << 20,
+            memory_physical_bytes: 20 << 20,
+            memory_own_bytes: 4096,
+            disk_logical_bytes: 1 << 30,
+            disk_physical_bytes: 20 << 20,
+            disk_own_bytes: 20 << 20,
+            vmstate_bytes: 8192,
+            branched_from: Some("sb-1".into()),
+            pause_us: None,
+            parent_tag: Some("a".into()),
+            parent_content_hash: None,
+            chain_depth: 1,
+            dependents: vec!["c".into()],
+            ancestors: vec!["a".into()],
+            missing_ancestors: vec!["root".into()],
+        }
+    }
 
     #[test]
     fn what_failed_says_why_and_where_it_comes_from() {
-        let failure: Failure = serde_json::from_value(json!({
-            "intent": {
-                "tag": "b", "id": "x", "created_unix": 5, "parent": { "tag": "a", "id": "y" }, "branched_from": "sb-1",
-                "under": [],
-            },
-            "reason": "the disk is full",
-        }))
-        .unwrap();
-        let ancestor = |tag: &str, is_there| Ancestor { tag: tag.parse().unwrap(), is_there };
-        let info = Info {
-            status: Status::Failed(failure),
-            ancestors: vec![ancestor("root", false), ancestor("a", true)],
-            dependants: vec!["c".parse().unwrap()],
-        };
+        let failed = SnapshotDetail { warning: Some("the disk is full".into()), ..detail(SnapshotStatus::Failed) };
         let expected = "\
 tag         b
 status      failed: the disk is full
 lineage     root (gone) > a > b
 made of it  c
 age         60 s";
-        let tag = "b".parse().unwrap();
-        assert_eq!(as_text(&tag, &info, 65), expected);
-        let json = as_json(&tag, &info);
+        assert_eq!(as_text(&failed, 65), expected);
+        let json = as_json(&failed);
         assert_eq!((&json["ancestors"], &json["missing_ancestors"]), (&json!(["a"]), &json!(["root"])));
         assert_eq!((&json["parent_tag"], &json["warning"]), (&json!("a"), &json!("the disk is full")));
+        assert_eq!((json.get("vmstate_bytes"), json.get("chain_depth")), (None, None));
     }
 
     #[test]
     fn sizes_tell_what_is_its_own() {
-        assert_eq!(stored(Stored { chain: 20 << 20, own: 20 << 20 }), "20 MiB");
-        assert_eq!(stored(Stored { chain: 20 << 20, own: 4096 }), "20 MiB (4096 B its own)");
+        let text = as_text(&detail(SnapshotStatus::Ready), 65);
+        assert!(text.contains("memory      20 MiB (4096 B its own) of 512 MiB\n"), "{text}");
+        assert!(text.contains("disk        20 MiB of 1024 MiB\nstate       8192 B"), "{text}");
     }
 }

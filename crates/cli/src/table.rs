@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use types::GuestMemorySize;
+
 /// A column's heading, and on which side its values are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Column {
@@ -60,6 +62,11 @@ pub(crate) fn bytes(bytes: u64) -> String {
         10_000..=10_239_999 => format!("{} KiB", bytes >> 10),
         _ => format!("{} MiB", bytes >> 20),
     }
+}
+
+/// A guest's memory, as it was asked for.
+pub(crate) fn memory(length: u64) -> String {
+    GuestMemorySize::try_from(length).map_or_else(|_| bytes(length), |size| size.to_string())
 }
 
 #[cfg(test)]

@@ -4,12 +4,11 @@ mod draw;
 
 use std::process::ExitCode;
 
+use api::TreeNode;
 use clap::Args;
-use engine::Lineage;
-use serde_json::{Value, json};
-use types::Dirs;
+use client::path;
 
-use crate::forward::{Forward, Need};
+use crate::daemon::DaemonArgs;
 use crate::output;
 use crate::table::now;
 
@@ -22,37 +21,19 @@ pub(crate) struct TreeArgs {
     /// Prints JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn tree(args: &TreeArgs) -> anyhow::Result<ExitCode> {
-    let dirs = Dirs::from_env()?;
-    if let Some(code) = Forward::printing(Need::Kept).away(&dirs)? {
-        return Ok(code);
-    }
-    let lineage = Lineage::now(&dirs)?;
+    let nodes: Vec<TreeNode> = match args.daemon.looking()? {
+        Some(client) => client.get(&path(&["tree"], &[]))?,
+        None => Vec::new(),
+    };
     if args.json {
-        output::line(&as_json(&lineage).to_string())?;
+        output::line(&serde_json::to_string(&nodes)?)?;
     } else {
-        output::line(&draw::as_table(&lineage, now()))?;
+        output::line(&draw::as_table(&nodes, now()))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The snapshots in the order in which they are drawn, each with how deep it is.
-fn as_json(lineage: &Lineage) -> Value {
-    let snapshots = lineage.in_order().into_iter().map(|(node, depth)| {
-        let sandboxes = node.sandboxes.iter().map(|it| json!({ "id": it.id, "created_at_unix": it.created_unix }));
-        json!({
-            "tag": node.tag,
-            "status": node.status,
-            "depth": depth,
-            "parent_tag": node.parent.as_ref().map(|parent| &parent.tag),
-            "created_at_unix": node.created_unix,
-            "own_bytes": node.own_bytes,
-            "template_running": node.has_template,
-            "warning": node.warning,
-            "sandboxes": sandboxes.collect::<Vec<_>>(),
-        })
-    });
-    Value::Array(snapshots.collect())
 }

@@ -6,16 +6,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use api::Unpacked;
 use clap::Args;
-use engine::place::{Place, place};
-use engine::{Existing, Store};
-use pack::{Installed, UnpackSpec, unpack as read_pack};
+use client::{Client, path};
+use types::Tag;
 use types::progress::{Progress, Stage};
-use types::{Dirs, Tag};
 
-use crate::interrupts::Interrupts;
-use crate::remote::Remote;
-use crate::{carry, forward, output, progress, stream};
+use crate::daemon::DaemonArgs;
+use crate::{output, progress};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,6 +33,8 @@ pub(crate) struct UnpackArgs {
     path: PathBuf,
     #[command(flatten)]
     how: HowArgs,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 /// How it is unpacked.
@@ -53,51 +53,22 @@ pub(crate) struct HowArgs {
 }
 
 impl HowArgs {
-    fn spec(&self) -> UnpackSpec {
-        let existing = if self.force { Existing::Replace } else { Existing::Keep };
-        UnpackSpec { tag: self.tag.clone(), existing, spared: Vec::new() }
-    }
-
-    /// The same, for a forkd inside.
-    fn words(&self) -> Vec<String> {
-        let mut words = ["unpack", "-", "--quiet"].map(String::from).to_vec();
-        words.extend(self.tag.iter().flat_map(|tag| ["--tag".to_owned(), tag.to_string()]));
-        words.extend(self.force.then(|| "--force".to_owned()));
-        words
-    }
-
-    /// Reads the pack to wherever snapshots are kept, and tells of it. `false`: a forkd inside could not, and has said
-    /// why.
-    pub(crate) fn read(
-        &self,
-        from: File,
-        dirs: &Dirs,
-        progress: &dyn Progress,
-        interrupts: &Interrupts,
-    ) -> anyhow::Result<bool> {
-        if let Place::Machine { why } = place(dirs)? {
-            if !self.quiet {
-                forward::notice(&why);
-            }
-            let remote = Remote::start(dirs, progress)?;
-            let total = from.metadata().ok().filter(std::fs::Metadata::is_file).map(|meta| meta.len());
-            let stage = progress.stage("Unpacking in the emulated host", total);
-            let from = Watched { from, done: 0, stage };
-            return Ok(carry::in_to(&remote, self.words(), from, interrupts)?.shell_code() == 0);
-        }
-        let cancelled = || interrupts.fatal().is_some();
-        let installed = read_pack(&Store::new(dirs), from, &self.spec(), progress, &cancelled)?;
-        installed.iter().try_for_each(|link| output::line(&told(link)))?;
-        Ok(true)
+    /// Sends the pack to the daemon, and tells what came of it.
+    pub(crate) fn send(&self, from: File, client: &Client, progress: &dyn Progress) -> anyhow::Result<()> {
+        let tag = self.tag.iter().map(|tag| ("tag", tag.as_str()));
+        let query: Vec<_> = tag.chain(self.force.then_some(("force", "true"))).collect();
+        let total = from.metadata().ok().filter(std::fs::Metadata::is_file).map(|meta| meta.len());
+        let from = Watched { from, done: 0, stage: progress.stage("Unpacking", total) };
+        let unpacked: Vec<Unpacked> = client.send_pack(&path(&["packs"], &query), from)?;
+        unpacked.iter().try_for_each(|one| output::line(&told(one)))
     }
 }
 
-fn told(Installed { tag, is_new }: &Installed) -> String {
+fn told(Unpacked { tag, is_new }: &Unpacked) -> String {
     if *is_new { format!("✓ {tag}") } else { format!("✓ {tag} was here already") }
 }
 
 pub(crate) fn unpack(args: &UnpackArgs) -> anyhow::Result<ExitCode> {
-    let dirs = Dirs::from_env()?;
     let from = if args.path.as_os_str() == "-" {
         if io::stdin().is_terminal() {
             bail!("a pack does not come from a terminal; name a file, or use a pipe");
@@ -106,18 +77,8 @@ pub(crate) fn unpack(args: &UnpackArgs) -> anyhow::Result<ExitCode> {
     } else {
         File::open(&args.path).with_context(|| format!("cannot read {}", args.path.display()))?
     };
-    let progress = progress::reporter(args.how.quiet);
-    let interrupts = Interrupts::catch()?;
-    let done = args.how.read(from, &dirs, &*progress, &interrupts);
-    finished(&interrupts, done)
-}
-
-/// Somebody's signal is the reason for whatever came of it.
-pub(crate) fn finished(interrupts: &Interrupts, done: anyhow::Result<bool>) -> anyhow::Result<ExitCode> {
-    match (interrupts.fatal(), done) {
-        (Some(signal), _) => Ok(stream::killed_by(signal)),
-        (None, done) => done.map(|is_done| if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
-    }
+    args.how.send(from, &args.daemon.client()?, &*progress::reporter(args.how.quiet))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A file whose reading is shown.
@@ -133,29 +94,5 @@ impl Read for Watched {
         self.done += count as u64;
         self.stage.advance(self.done);
         Ok(count)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        unpack: UnpackArgs,
-    }
-
-    #[test]
-    fn the_forkd_inside_is_asked_for_the_same() {
-        let parse = |words: &[String]| Line::try_parse_from(words).unwrap().unpack;
-        for words in [&["unpack", "f"][..], &["unpack", "f", "--tag", "mine", "--force"]] {
-            let outside = parse(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
-            let inside = parse(&outside.how.words());
-            assert_eq!(inside.how.spec(), outside.how.spec());
-            assert!(inside.how.quiet && inside.path.as_os_str() == "-");
-        }
     }
 }

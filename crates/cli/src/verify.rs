@@ -2,13 +2,12 @@
 
 use std::process::ExitCode;
 
+use api::{Verified, VerifySnapshots};
 use clap::Args;
-use engine::{Store, Verified};
-use session::Stdio;
-use types::{Dirs, Tag};
+use client::path;
+use types::Tag;
 
-use crate::errors::chain;
-use crate::forward::{Forward, Need};
+use crate::daemon::DaemonArgs;
 use crate::table::bytes;
 use crate::{output, progress};
 
@@ -29,21 +28,21 @@ pub(crate) struct VerifyArgs {
     /// Shows no progress
     #[arg(long, short)]
     quiet: bool,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
-    let dirs = Dirs::from_env()?;
-    let doing = (!args.quiet).then_some("Reading all layers in the emulated host");
-    if let Some(code) = (Forward { need: Need::Kept, stdio: Stdio::Output, doing }).away(&dirs)? {
-        return Ok(code);
-    }
-    let verified = Store::new(&dirs).verify(&args.tags, &*progress::reporter(args.quiet))?;
+    let client = args.daemon.client()?;
+    let wanted = VerifySnapshots { tags: args.tags.iter().map(ToString::to_string).collect() };
+    let progress = progress::reporter(args.quiet);
+    let verified: Verified = client.work(&path(&["store", "verify"], &[]), &wanted, progress::watch(&*progress))?;
     let is_whole = verified.findings.is_empty();
-    output::line(&as_text(verified))?;
+    output::line(&as_text(&verified))?;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn as_text(verified: Verified) -> String {
+fn as_text(verified: &Verified) -> String {
     let Verified { snapshots, layers, bytes: read, findings } = verified;
     let mark = if findings.is_empty() { "✓ " } else { "" };
     let wrong = match findings.len() {
@@ -51,27 +50,24 @@ fn as_text(verified: Verified) -> String {
         1 => "1 thing is wrong".to_owned(),
         count => format!("{count} things are wrong"),
     };
-    let problems = findings.into_iter().map(|finding| format!("! {}", chain(&finding.problem.into())));
-    let last = format!("{mark}{snapshots} snapshots, {layers} layers, {} read: {wrong}", bytes(read));
+    let problems = findings.iter().map(|finding| format!("! {}", finding.problem));
+    let last = format!("{mark}{snapshots} snapshots, {layers} layers, {} read: {wrong}", bytes(*read));
     problems.chain([last]).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
 mod tests {
-    use engine::{Finding, StoreError};
+    use api::Finding;
 
     use super::*;
 
     #[test]
     fn damage_is_told_first_and_counted_last() {
         let whole = Verified { snapshots: 2, layers: 3, bytes: 4096, findings: Vec::new() };
-        assert_eq!(as_text(whole), "✓ 2 snapshots, 3 layers, 4096 B read: all is as it was written");
-        let tag: Tag = "a".parse().unwrap();
-        let problem =
-            StoreError::Damaged { tag: tag.clone(), file: "state".into(), problem: "is not what was written".into() };
-        let damaged = Verified { snapshots: 1, findings: vec![Finding { tag, problem }], ..Verified::default() };
-        let text = as_text(damaged);
-        assert!(text.starts_with("! snapshot `a` is damaged: state is not what was written"), "{text}");
+        assert_eq!(as_text(&whole), "✓ 2 snapshots, 3 layers, 4096 B read: all is as it was written");
+        let finding = Finding { tag: "a".into(), problem: "snapshot `a` is damaged".into() };
+        let text = as_text(&Verified { findings: vec![finding], bytes: 0, ..whole });
+        assert!(text.starts_with("! snapshot `a` is damaged\n"), "{text}");
         assert!(text.ends_with("0 B read: 1 thing is wrong"), "{text}");
     }
 }

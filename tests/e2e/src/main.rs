@@ -28,6 +28,7 @@ mod network;
 mod passed;
 mod small_disk;
 mod spawn_budget;
+mod store_verbs;
 mod tiny;
 mod world;
 
@@ -74,7 +75,8 @@ const LONE_TESTS: &[&[Test]] = &[
     fork::leaks::TESTS,
 ];
 /// Tests of the command line and the emulated host as a user has them before him.
-const USER_TESTS: &[&[Test]] = &[cli::TESTS, machine_life::TESTS, clients::TESTS, command_line::TESTS];
+const USER_TESTS: &[&[Test]] =
+    &[cli::TESTS, machine_life::TESTS, clients::TESTS, command_line::TESTS, store_verbs::TESTS];
 
 /// The word that has images built, and no test run.
 const PREPARE: &str = "prepare";

@@ -82,6 +82,14 @@ impl Own {
         if nothing_runs { Ok(None) } else { self.client().map(Some) }
     }
 
+    /// The same; `None` where the emulated host was never made, because nothing is kept then.
+    pub(crate) fn keeping(self) -> anyhow::Result<Option<Client>> {
+        let nothing_is_kept = !self.serves()?
+            && matches!(place(&self.dirs)?, Place::Machine { .. })
+            && machine::status(&self.dirs)? == machine::Status::Absent;
+        if nothing_is_kept { Ok(None) } else { self.client().map(Some) }
+    }
+
     /// Whether one runs that can be used. One of an older build is ended here, if that disturbs nobody.
     fn serves(&self) -> anyhow::Result<bool> {
         let Some(told) = self.look()? else { return Ok(false) };

@@ -39,6 +39,8 @@ impl Elsewhere<'_> {
     fn forkd(&self, words: &[&str]) -> Command {
         let mut command = self.host.forkd();
         command.args(words).env("FORKD_HOME", self.home).env_remove("FORKD_HUB_URL");
+        // Only the store is on the small disk.
+        command.env("FORKD_STATE", self.home.join("registry.db")).env("FORKD_AUDIT_LOG", self.home.join("audit.log"));
         command
     }
 
@@ -58,6 +60,15 @@ impl Elsewhere<'_> {
         let garbage = store.gc(Garbage::Count)?;
         ensure!(garbage == Collected::default(), "{garbage:?} is left");
         Ok(())
+    }
+}
+
+/// The daemon that the verbs have started there goes with it.
+impl Drop for Elsewhere<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.done(&["daemon", "stop"]) {
+            super::log(&format!("{error:#}"));
+        }
     }
 }
 
