@@ -41,6 +41,10 @@ class AsyncController:
     async def version(self) -> Json:
         return await self._transport.carry_out(calls.version())
 
+    async def daemon_info(self) -> Json:
+        """How the daemon is: its version, since when it runs, how many sandboxes and clients it has."""
+        return await self._transport.carry_out(calls.daemon())
+
     async def metrics(self) -> str:
         """As Prometheus reads them."""
         return await self._transport.carry_out(calls.metrics())
@@ -66,6 +70,10 @@ class AsyncController:
 
     async def delete_snapshot(self, tag: str, *, cascade: bool = False, force: bool = False) -> None:
         await self._transport.carry_out(calls.delete_snapshot(tag, cascade, force))
+
+    async def fork_snapshot(self, tag: str, n: int = 1, **fields: Any) -> Json:
+        """Forks ``n`` children and tells how long each took; ``keep_working=True`` keeps those that work."""
+        return await self._transport.carry_out(calls.fork_snapshot(tag, n, fields))
 
     # Packs
 
@@ -201,6 +209,16 @@ class AsyncController:
     async def exec_command(self, sandbox_id: str, args: Sequence[str], timeout_secs: int = 30, **fields: Any) -> Json:
         """Runs a program to its end: ``stdin``, ``env``, ``cwd`` and ``user`` may be said."""
         return await self._transport.carry_out(calls.execute(sandbox_id, list(args), timeout_secs, fields))
+
+    async def feed_command(self, sandbox_id: str, session: str, data: bytes, *, close: bool = False) -> None:
+        """Input for a command that is followed as a stream, by the name that the stream gave it."""
+        await self._transport.carry_out(calls.feed_command(sandbox_id, session, data, close))
+
+    async def signal_command(self, sandbox_id: str, session: str, signal: int | str = "TERM") -> None:
+        await self._transport.carry_out(calls.signal_command(sandbox_id, session, signal))
+
+    async def resize_command(self, sandbox_id: str, session: str, rows: int, cols: int) -> None:
+        await self._transport.carry_out(calls.resize_command(sandbox_id, session, rows, cols))
 
     async def eval_code(self, sandbox_id: str, code: str, timeout_secs: int | None = None) -> Json:
         return await self._transport.carry_out(calls.evaluate(sandbox_id, code, timeout_secs))

@@ -106,6 +106,10 @@ def delete_snapshot(tag: str, cascade: bool, force: bool) -> Call[None]:
     return Call("DELETE", path_of("snapshots", tag), nothing, query=query)
 
 
+def fork_snapshot(tag: str, n: int, fields: Json) -> Call[Json]:
+    return Call("POST", path_of("snapshots", tag, "fork"), same, body={"n": n, **known(**fields)}, patience=LONG_SECS)
+
+
 # Packs: snapshots with all they are made of, in one file
 
 
@@ -207,6 +211,26 @@ def command_result(answer: Json) -> CommandResult:
     stdout, stderr = answer.get("stdout") or "", answer.get("stderr") or ""
     flags = (bool(answer.get(name)) for name in ("timed_out", "stdout_truncated", "stderr_truncated"))
     return CommandResult(stdout, stderr, int(answer["exit_code"]), *flags)
+
+
+# Commands that somebody follows
+
+
+def of_command(sandbox: str, session: str, verb: str, **sent: Any) -> Call[None]:
+    path = path_of("sandboxes", sandbox, "exec", session, verb)
+    return Call("POST", path, nothing, patience=GUEST_SECS, **sent)
+
+
+def feed_command(sandbox: str, session: str, data: bytes, close: bool) -> Call[None]:
+    return of_command(sandbox, session, "stdin", query=known(close=close or None), body=data)
+
+
+def signal_command(sandbox: str, session: str, signal: int | str) -> Call[None]:
+    return of_command(sandbox, session, "signal", body={"signal": signal})
+
+
+def resize_command(sandbox: str, session: str, rows: int, cols: int) -> Call[None]:
+    return of_command(sandbox, session, "resize", body={"rows": rows, "cols": cols})
 
 
 # Processes
@@ -323,6 +347,10 @@ def tree() -> Call[Json]:
 
 def openapi() -> Call[Json]:
     return Call("GET", path_of("openapi.json"), same)
+
+
+def daemon() -> Call[Json]:
+    return Call("GET", path_of("daemon"), same)
 
 
 def healthz() -> Call[Json]:

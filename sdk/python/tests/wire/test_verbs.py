@@ -25,7 +25,7 @@ def routes() -> set[tuple[str, str]]:
 
 
 def example(path: str) -> str:
-    for name, value in {"{id}": "sb-1", "{pid}": "1", "{tag}": "t", "{name}": "n"}.items():
+    for name, value in {"{id}": "sb-1", "{pid}": "1", "{tag}": "t", "{name}": "n", "{session}": "s"}.items():
         path = path.replace(name, value)
     return path
 
@@ -40,6 +40,8 @@ async def ask_for_everything(controller: Any) -> None:
         *(controller.pack_snapshot("t", os.devnull), controller.unpack_snapshot(io.BytesIO(b"x"))),
         *(controller.pull_snapshot("https://x"), controller.push_snapshot("t", "https://x"), controller.store_info()),
         *(controller.garbage(), controller.collect_garbage(), controller.verify_snapshots()),
+        *(controller.daemon_info(), controller.fork_snapshot("t"), controller.feed_command("sb-1", "s", b"x")),
+        *(controller.signal_command("sb-1", "s"), controller.resize_command("sb-1", "s", 1, 1)),
         *(controller.list_sandboxes(), controller.spawn_sandboxes("t"), controller.get_sandbox("sb-1")),
         *(controller.label_sandbox("sb-1", {}), controller.renew_sandbox("sb-1", 1), controller.kill_sandbox("sb-1")),
         *(controller.pause_sandbox("sb-1"), controller.resume_sandbox("sb-1"), controller.ping_sandbox("sb-1")),
