@@ -69,7 +69,7 @@ pub(super) struct How {
         ("force" = Option<bool>, Query,
             description = "It takes the place of other snapshots that have the name of one in the pack"),
     ),
-    request_body(content = Vec<u8>, content_type = "application/zstd"),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 201, body = [Unpacked]), Failures))]
 pub(super) async fn unpack(
     State(app): State<App>,
