@@ -31,7 +31,7 @@ test: setup ## All tests, the VM tests in real VMs
 
 # Beside the VM tests, which leave half a core idle; and not in their way.
 unit: setup
-	@said=$$(nice -n 10 cargo test --quiet --workspace --all-targets 2>&1); code=$$?; echo "$$said"; exit $$code
+	@said=$$(nice -n 10 cargo test --quiet --workspace --all-targets 2>&1); code=$$?; printf '%s\n' "$$said"; exit $$code
 
 sdk: $(VENV)/ready ## Check and test the Python SDK, as far as that needs no VM
 	@$(VENV)/bin/ruff check --quiet --config sdk/python/pyproject.toml sdk/python tests/clients

@@ -24,6 +24,8 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 const BOOKKEEPING: &[u8] = b".wh..wh.";
 /// The longest path, as for the kernel.
 const MAX_PATH: usize = 4096;
+/// What an attribute takes in memory besides its bytes.
+const XATTR_BYTES: usize = 64;
 /// At most so much of a name is repeated to a person.
 const SHOWN: usize = 256;
 
@@ -115,6 +117,9 @@ pub enum FlattenError {
         /// How many we take.
         limit: u64,
     },
+    /// Layers take back what they have brought again and again.
+    #[error("the image has more whiteouts over more files than any honest image; it looks made to keep forkd busy")]
+    TooManyWhiteouts,
     /// The image has longer names, links and attributes than we take.
     #[error("the names, links and attributes of the image take more than {limit} bytes")]
     TooMuchMetadata {
@@ -282,8 +287,7 @@ impl Flattener {
 
     fn whiteout(&mut self, dir: NodeId, last: &[u8], path: &[u8]) -> Result<(), FlattenError> {
         if last == OPAQUE {
-            self.uncover(dir);
-            return Ok(());
+            return self.uncover(dir);
         }
         if last.starts_with(BOOKKEEPING) {
             return Ok(());
@@ -295,25 +299,32 @@ impl Flattener {
             Some(entry) if entry.mark == self.layer => self.uncover(entry.node),
             Some(_) => {
                 self.tree.remove(dir, &gone);
+                Ok(())
             }
-            None => {}
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    /// Takes away all that this layer did not bring.
-    fn uncover(&mut self, dir: NodeId) {
+    /// Takes away all that this layer did not bring. It can be asked to as often as there are members, so what it looks
+    /// at is counted.
+    fn uncover(&mut self, dir: NodeId) -> Result<(), FlattenError> {
         let layer = self.layer;
         let mut waiting = vec![dir];
         while let Some(dir) = waiting.pop() {
+            let mut seen = 1;
             self.tree.retain(dir, |_, entry| {
+                seen += 1;
                 let stays = entry.mark == layer;
                 if stays {
                     waiting.push(entry.node);
                 }
                 stays
             });
+            if !self.may_step(seen) {
+                return Err(FlattenError::TooManyWhiteouts);
+            }
         }
+        Ok(())
     }
 
     fn count(&mut self, more: u64) -> Result<(), FlattenError> {
@@ -323,7 +334,7 @@ impl Flattener {
     }
 
     fn weigh(&mut self, member: &Member) -> Result<(), FlattenError> {
-        let xattrs: usize = member.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let xattrs: usize = member.xattrs.iter().map(|(name, value)| name.len() + value.len() + XATTR_BYTES).sum();
         let map = if let MemberKind::File(content) = &member.kind { content.pieces.len() * 16 } else { 0 };
         self.metadata_bytes += (member.path.len() + member.link.len() + xattrs + map) as u64;
         let limit = self.limits.metadata_bytes;

@@ -239,6 +239,33 @@ fn a_million_members_are_counted_and_then_refused() {
     assert!(matches!(result, Err(FlattenError::TooManyEntries { limit: 1_048_576 })), "{result:?}");
 }
 
+#[test]
+fn whiteouts_that_only_keep_us_busy_are_refused() {
+    let limits = Limits { entries: 2000, ..Limits::default() };
+    let files = |tar: Tar| (0..900).fold(tar, |tar, number| tar.file(format!("d/{number}"), b""));
+    let honest = files(Tar::default()).file("d/.wh..wh..opq", b"").end();
+    assert_eq!(listed(&flatten_with(&[honest], limits).unwrap()).len(), 901);
+    for whiteout in ["d/.wh..wh..opq", ".wh.d"] {
+        let busy = (0..900).fold(files(Tar::default()), |tar, _| tar.file(whiteout, b"")).end();
+        let refused = flatten_with(&[busy], limits);
+        assert!(matches!(refused, Err(FlattenError::TooManyWhiteouts)), "{whiteout}: {:?}", refused.err());
+    }
+}
+
+#[test]
+fn attributes_weigh_what_they_take() {
+    let limits = Limits { metadata_bytes: 1000, ..Limits::default() };
+    let records = |count: usize| -> Vec<(String, Vec<u8>)> {
+        (0..count).map(|number| (format!("SCHILY.xattr.user.{number}"), Vec::new())).collect()
+    };
+    for (count, fits) in [(2, true), (40, false)] {
+        let records = records(count);
+        let records: Vec<(&str, &[u8])> = records.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let flat = flatten_with(&[Tar::default().pax(&records).file("f", b"").end()], limits);
+        assert_eq!(flat.is_ok(), fits, "{count}: {:?}", flat.err());
+    }
+}
+
 proptest! {
     /// No archive makes it panic, and what it makes of one is a tree that can be laid out.
     #[test]

@@ -30,6 +30,12 @@ impl Flattener {
         self.walk(path, names, Missing::Leave)
     }
 
+    /// Counts work that nothing else bounds; false when it has become too much for so many entries.
+    pub(super) fn may_step(&mut self, steps: u64) -> bool {
+        self.steps = self.steps.saturating_add(steps);
+        self.steps <= self.limits.entries.saturating_mul(MEAN_NAMES)
+    }
+
     fn walk(&mut self, path: &[u8], names: &[&[u8]], missing: Missing) -> Result<Option<NodeId>, FlattenError> {
         // What is still to be walked, the next one last; and the directories that were passed, to find back up.
         let mut ahead: Vec<Box<[u8]>> = names.iter().rev().map(|name| (*name).into()).collect();
@@ -37,8 +43,7 @@ impl Flattener {
         let (mut links, mut steps) = (0, 0);
         while let Some(name) = ahead.pop() {
             steps += 1;
-            self.steps += 1;
-            if steps > MAX_NAMES || self.steps > self.limits.entries.saturating_mul(MEAN_NAMES) {
+            if steps > MAX_NAMES || !self.may_step(1) {
                 return Err(FlattenError::Loop { path: shown(path) });
             }
             if *name == *b".." {
