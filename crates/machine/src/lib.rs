@@ -18,6 +18,7 @@ mod console;
 mod digest;
 mod disk;
 mod error;
+mod extents;
 mod inside;
 mod launch;
 mod layout;

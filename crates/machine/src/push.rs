@@ -34,8 +34,9 @@ for file do
 done
 "#;
 
-/// Copies from the transfer disk: directory, device, block size, then place, size and mode of each file. Prints the
-/// directory they are in. dd tells its progress every second, so that the other side knows that it lives.
+/// Copies from the transfer disk: directory, device, block size, then size, mode and parts of each file, each part its
+/// place there, its offset in the file and its length. Prints the directory they are in. dd tells its progress every
+/// second, so that the other side knows that it lives.
 const COPY: &str = r#"
 set -eu
 dir=$1 device=$2 block=$3
@@ -44,11 +45,15 @@ mkdir -p "$dir"
 incoming=$(mktemp -d "$dir/.incoming.XXXXXX")
 n=0
 while [ $# -gt 0 ]; do
-    whole=$((($2 + block - 1) / block * block))
-    dd if="$device" of="$incoming/$n" bs="$block" skip="$1" count="$whole" conv=sparse,fsync status=progress \
-        iflag=direct,skip_bytes,count_bytes,fullblock oflag=direct || { rm -rf "$incoming"; exit 1; }
-    truncate --size="$2" "$incoming/$n"
-    chmod "$3" "$incoming/$n"
+    : >"$incoming/$n"
+    for part in $3; do
+        place=${part%%,*} bytes=${part##*,} offset=${part#*,}
+        dd if="$device" of="$incoming/$n" bs="$block" skip="$place" seek="${offset%,*}" count="$bytes" status=progress \
+            conv=sparse,notrunc iflag=direct,skip_bytes,count_bytes,fullblock oflag=direct,seek_bytes ||
+            { rm -rf "$incoming"; exit 1; }
+    done
+    truncate --size="$1" "$incoming/$n"
+    chmod "$2" "$incoming/$n"
     n=$((n + 1))
     shift 3
 done
@@ -144,9 +149,11 @@ impl Machine {
         for (file, meta) in files.iter().zip(&metas) {
             let name = Path::new(&file.target).file_name().unwrap_or_default().to_string_lossy();
             let stage = progress.stage(&format!("handing {name} to the machine"), Some(meta.blocks() * 512));
-            let place = transfer.write(&file.local, &file.version, stage.as_ref())?;
+            let parts = transfer.write(&file.local, &file.version, stage.as_ref())?;
+            let parts: Vec<_> =
+                parts.iter().map(|part| format!("{},{},{}", part.place, part.offset, part.bytes)).collect();
             let mode = if meta.mode() & 0o111 == 0 { "644" } else { "755" };
-            args.extend([place.to_string(), file.version.size().to_string(), mode.into()]);
+            args.extend([file.version.size().to_string(), mode.into(), parts.join(" ")]);
         }
         let stage = progress.stage("copying inside the machine", None);
         let mut heard = |bytes: &[u8]| {

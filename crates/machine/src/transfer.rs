@@ -1,11 +1,12 @@
 //! The transfer disk: how bytes get into the machine.
 //!
-//! A read-only disk of the machine whose image we write to from outside. Its file is sparse, so a file with holes
-//! costs what is written in it, and the machine reads it at the speed of its disks: a hundred times that of its
-//! network. Whoever writes to it holds its lock. The machine reads past its own cache, which knows nothing of us.
+//! A read-only disk of the machine whose image we write to from outside, without the holes that files have. The machine
+//! reads it at the speed of its disks: a hundred times that of its network. Whoever writes to it holds its lock. The
+//! machine reads past its own cache, which knows nothing of us.
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -13,7 +14,8 @@ use rustix::fs::FlockOperation;
 use types::progress::{Progress, Stage};
 
 use crate::MachineError;
-use crate::digest::{Version, next_data};
+use crate::digest::Version;
+use crate::extents::extents;
 use crate::layout::Layout;
 use crate::lock::flock;
 
@@ -21,7 +23,8 @@ use crate::lock::flock;
 pub(crate) const DEVICE: &str = "/dev/vdc";
 /// What the disk can hold at once.
 pub(crate) const SIZE: u64 = 64 << 30;
-/// Files begin at multiples of this. The machine copies in blocks of it and keeps those that are all zeroes as holes.
+/// Parts of files begin and end at multiples of this. The machine copies in blocks of it and keeps those that are all
+/// zeroes as holes.
 pub(crate) const ALIGN: u64 = 256 << 10;
 const CHUNK: usize = 1 << 20;
 /// What the machine's own file system and its other work may need meanwhile.
@@ -34,6 +37,16 @@ pub(crate) fn create(layout: &Layout) -> Result<(), MachineError> {
     crate::layout::remove_file(&path)?;
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     file.and_then(|file| file.set_len(SIZE)).map_err(MachineError::io("create", &path))
+}
+
+/// A part of a file on the disk, in whole blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Placed {
+    /// Where it begins on the disk.
+    pub(crate) place: u64,
+    /// Where it begins in the file.
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
 }
 
 /// The disk, held by us alone and emptied when dropped.
@@ -72,44 +85,58 @@ impl<'a> Transfer<'a> {
         Err(MachineError::NoSpace { dir: dir.clone(), free_bytes, needed_bytes })
     }
 
-    /// Writes a file to the disk and returns the place where it begins. It must be the version given, before and after.
-    pub(crate) fn write(&mut self, local: &Path, version: &Version, stage: &dyn Stage) -> Result<u64, MachineError> {
+    /// Writes what is not a hole of a file to the disk and says where. The file must be the version given, before and
+    /// after.
+    pub(crate) fn write(
+        &mut self,
+        local: &Path,
+        version: &Version,
+        stage: &dyn Stage,
+    ) -> Result<Vec<Placed>, MachineError> {
         let reading = |source| MachineError::Io { doing: "read", path: local.into(), source };
-        let place = self.used;
-        let end = place.checked_add(version.size()).filter(|end| *end <= SIZE);
-        let end = end.ok_or_else(|| MachineError::TooLarge { path: local.into(), limit_bytes: SIZE - place })?;
         let source = File::open(local).map_err(reading)?;
-        self.copy(&source, version.size(), place, stage).map_err(|failure| match failure {
-            // Cut short under us.
-            Failure::Read(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                MachineError::Changed { path: local.into() }
-            }
-            Failure::Read(error) => reading(error),
-            Failure::Write(source) => MachineError::Io { doing: "write", path: self.layout.transfer_disk(), source },
-        })?;
+        let parts = extents(&source, version.size(), ALIGN).map_err(reading)?;
+        let needed = parts.iter().map(|part| part.end - part.start).sum::<u64>();
+        let limit_bytes = SIZE - self.used;
+        if version.size() > SIZE || needed > limit_bytes {
+            return Err(MachineError::TooLarge { path: local.into(), limit_bytes });
+        }
+        let mut placed = Vec::with_capacity(parts.len());
+        let mut copied = 0;
+        for part in parts {
+            let within = part.start..part.end.min(version.size());
+            self.copy(&source, within, copied, stage).map_err(|failure| match failure {
+                // Cut short under us.
+                Failure::Read(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    MachineError::Changed { path: local.into() }
+                }
+                Failure::Read(error) => reading(error),
+                Failure::Write(source) => {
+                    MachineError::Io { doing: "write", path: self.layout.transfer_disk(), source }
+                }
+            })?;
+            let bytes = part.end - part.start;
+            placed.push(Placed { place: self.used, offset: part.start, bytes });
+            self.used += bytes;
+            copied += bytes;
+        }
         if Version::of(&source.metadata().map_err(reading)?) != *version {
             return Err(MachineError::Changed { path: local.into() });
         }
-        self.used = end.next_multiple_of(ALIGN);
-        Ok(place)
+        Ok(placed)
     }
 
-    fn copy(&self, source: &File, size: u64, place: u64, stage: &dyn Stage) -> Result<(), Failure> {
+    /// Copies a part of a file to where the free part of the disk begins.
+    fn copy(&self, source: &File, part: Range<u64>, before: u64, stage: &dyn Stage) -> Result<(), Failure> {
         let mut chunk = vec![0; CHUNK];
-        let (mut offset, mut copied) = (0, 0);
-        while let Some((begin, end)) = next_data(source, offset).map_err(Failure::Read)? {
-            offset = begin;
-            while offset < end.min(size) {
-                let count = usize::try_from(end.min(size) - offset).map_or(CHUNK, |left| left.min(CHUNK));
-                source.read_exact_at(&mut chunk[..count], offset).map_err(Failure::Read)?;
-                self.file.write_all_at(&chunk[..count], place + offset).map_err(Failure::Write)?;
-                offset += count as u64;
-                copied += count as u64;
-                stage.advance(copied);
-            }
-            if offset >= size {
-                break;
-            }
+        let mut done = 0;
+        while part.start + done < part.end {
+            let left = part.end - part.start - done;
+            let count = usize::try_from(left).map_or(CHUNK, |left| left.min(CHUNK));
+            source.read_exact_at(&mut chunk[..count], part.start + done).map_err(Failure::Read)?;
+            self.file.write_all_at(&chunk[..count], self.used + done).map_err(Failure::Write)?;
+            done += count as u64;
+            stage.advance(before + done);
         }
         Ok(())
     }
@@ -155,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn files_lie_one_after_another_with_their_holes() {
+    fn files_lie_one_after_another_without_their_holes() {
         let (_home, layout) = layout();
         create(&layout).unwrap();
         let sparse = layout.run.join("sparse");
@@ -167,14 +194,14 @@ mod tests {
         fs::write(&small, "small").unwrap();
 
         let mut transfer = Transfer::acquire(&layout, &Silent).unwrap();
-        assert_eq!(transfer.write(&sparse, &version(&sparse), &Silent).unwrap(), 0);
-        let place = transfer.write(&small, &version(&small), &Silent).unwrap();
-        assert_eq!(place, 1 << 30);
-        assert_eq!(transfer.write(&small, &version(&small), &Silent).unwrap(), place + ALIGN);
+        let at = |place, offset| Placed { place, offset, bytes: ALIGN };
+        assert_eq!(transfer.write(&sparse, &version(&sparse), &Silent).unwrap(), [at(0, 0), at(ALIGN, 700 << 20)]);
+        let place = 2 * ALIGN;
+        assert_eq!(transfer.write(&small, &version(&small), &Silent).unwrap(), [at(place, 0)]);
+        assert_eq!(transfer.write(&small, &version(&small), &Silent).unwrap(), [at(place + ALIGN, 0)]);
         assert_eq!(bytes_at(&layout, 0, 5), b"begin");
-        assert_eq!(bytes_at(&layout, 700 << 20, 3), b"far");
+        assert_eq!(bytes_at(&layout, ALIGN, 3), b"far");
         assert_eq!(bytes_at(&layout, place, 6), b"small\0");
-        assert!(fs::metadata(layout.transfer_disk()).unwrap().blocks() * 512 < 4 << 20);
         drop(transfer);
         let meta = fs::metadata(layout.transfer_disk()).unwrap();
         assert_eq!((meta.len(), meta.blocks()), (SIZE, 0));
