@@ -63,22 +63,24 @@ def test_code_is_evaluated(controller, tag, sandboxes):
     assert "ZeroDivisionError" in answer["error"] and answer["exit_code"] == 1
 
 
-@pytest.mark.parametrize("how", [{}, {"diff": True}, {"mode": "full"}, {"mode": "diff"}, {"mode": "live"}])
-def test_a_running_sandbox_is_branched(controller, tag, sandboxes, fresh_tag, how):
+def test_a_running_sandbox_is_branched(controller, tag, sandboxes, fresh_tag):
     (source,) = sandboxes(tag)
-    controller.eval_code(source, "kept = 42")
-    controller.exec_command(source, ["sh", "-c", "echo disk > /root/mark; echo memory > /run/mark"])
-    branch = fresh_tag()
-    info = controller.branch_sandbox(source, tag=branch, **how)
-    assert (info["tag"], info["status"]) == (branch, "ready")
-    assert info["pause_ms"] > 0 and info["branched_from"]
-    (copy,) = sandboxes(branch)
-    assert controller.eval_code(copy, "kept")["result"] == "42"
-    read = ["cat", "/root/mark", "/run/mark"]
-    assert controller.exec_command(copy, read)["stdout"] == "disk\nmemory\n"
-    assert controller.exec_command(source, read)["stdout"] == "disk\nmemory\n"
-    seen = controller.get_sandbox(source)
-    assert (seen["has_branched"], seen["branch_count"]) == (True, 1)
+    write, read = "echo disk {0} > /root/mark; echo memory {0} > /run/mark", ["cat", "/root/mark", "/run/mark"]
+    ways = [{}, {"diff": True}, {"mode": "full"}, {"mode": "diff"}, {"mode": "live"}]
+    for number, how in enumerate(ways, start=1):
+        controller.eval_code(source, f"kept = {number}")
+        controller.exec_command(source, ["sh", "-c", write.format(number)])
+        branch = fresh_tag()
+        info = controller.branch_sandbox(source, tag=branch, **how)
+        assert (info["tag"], info["status"]) == (branch, "ready")
+        assert info["pause_ms"] > 0 and info["branched_from"]
+        (copy,) = sandboxes(branch)
+        assert controller.eval_code(copy, "kept")["result"] == str(number)
+        for one in (copy, source):
+            assert controller.exec_command(one, read)["stdout"] == f"disk {number}\nmemory {number}\n"
+        controller.kill_sandbox(copy)
+        seen = controller.get_sandbox(source)
+        assert (seen["has_branched"], seen["branch_count"]) == (True, number)
 
 
 def test_nobody_waits_for_a_live_branch(controller, tag, sandboxes, fresh_tag):

@@ -166,7 +166,7 @@ fn venv(dirs: &Dirs, name: &str, packages: &[&str], list: &Path) -> Result<PathB
 fn boot_files(host: &Host) -> Result<(String, String)> {
     let kernel = guest_kernel(None, &host.dirs, &Silent)?;
     if host.has_kvm() {
-        return Ok((text(&kernel.image), text(&host.artifacts.debian)));
+        return Ok((text(&kernel.image), text(&host.artifacts.tiny)));
     }
     let modules = kernel.modules.context("a kernel with modules")?;
     let dir = tempfile::tempdir()?;
@@ -179,7 +179,7 @@ fn boot_files(host: &Host) -> Result<(String, String)> {
         .arg(&kernel.release);
     ensure!(tar.status()?.success(), "{} cannot be packed", modules.display());
     let machine = Machine::find(&host.dirs)?.context("a machine that runs")?;
-    let files = [(kernel.image, "vmlinuz"), (archive, "modules.tar"), (host.artifacts.debian.clone(), "image.ext4")];
+    let files = [(kernel.image, "vmlinuz"), (archive, "modules.tar"), (host.artifacts.tiny.clone(), "image.ext4")];
     let pushes = files.map(|(local, name)| Push { local, remote_name: name.into() });
     let pushed = machine.push(&pushes, &Silent)?;
     let [kernel, modules, image] = &pushed[..] else { bail!("the machine took {} files", pushed.len()) };

@@ -19,6 +19,6 @@ pub(crate) mod limits;
 pub(crate) mod state;
 pub(crate) mod stored;
 
-pub(crate) use children::{Children, Py};
+pub(crate) use children::{Children, Memory, Py};
 pub(crate) use own::{Own, lives};
 pub(crate) use parents::{Parent, Parents};

@@ -11,10 +11,13 @@ use types::Dirs;
 
 const SIZE: &str = "32M";
 /// What is taken from the image, and where it is put.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 9] = [
     ("/usr/bin/dash", "bin/sh"),
     ("/usr/bin/cat", "bin/cat"),
+    ("/usr/bin/chmod", "bin/chmod"),
     ("/usr/bin/head", "bin/head"),
+    ("/usr/bin/setsid", "bin/setsid"),
+    ("/usr/bin/sleep", "bin/sleep"),
     ("/usr/bin/sync", "bin/sync"),
     ("/usr/lib/x86_64-linux-gnu/libc.so.6", "lib/x86_64-linux-gnu/libc.so.6"),
     ("/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "lib64/ld-linux-x86-64.so.2"),

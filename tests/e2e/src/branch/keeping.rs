@@ -11,7 +11,7 @@ use types::Tag;
 use super::{Taken, one, take};
 use crate::Test;
 use crate::faults::signal;
-use crate::fork::{Own, Parent, Py, lives};
+use crate::fork::{Memory, Own, Parent, lives};
 use crate::host::Host;
 use crate::world::{vmms_in, wait_until};
 
@@ -24,38 +24,38 @@ pub(crate) const TESTS: &[Test] = &[
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn what_is_written_can_be_forked(host: &Host) -> Result<()> {
-    let own = Own::new(host, Parent::Warm)?;
+    let own = Own::new(host, Parent::Tiny)?;
     let (mut taken, children) = (Taken::new(&own.dirs), own.fork(1)?);
     let tag: Tag = "e2e-writing".parse()?;
-    children[0].py("mark = 1")?;
+    children[0].remember("1")?;
     let branch = take(&children[0], &tag, &own.dirs)?;
     let store = Store::new(&own.dirs);
     ensure!(matches!(store.status(&tag)?, Status::Writing(_)));
     let second: Tag = "e2e-writing-too".parse()?;
     let grandchildren = one(&tag, &own.dirs)?;
-    ensure!(grandchildren[0].py("mark")? == "1");
-    grandchildren[0].py("mark = 2")?;
-    children[0].py("mark = 3")?;
+    ensure!(grandchildren[0].word()? == "1");
+    grandchildren[0].remember("2")?;
+    children[0].remember("3")?;
     // A branch of what is not stored yet waits for it, and not the other way round.
     let later = take(&grandchildren[0], &second, &own.dirs)?;
-    ensure!(one(&second, &own.dirs)?[0].py("mark")? == "2");
+    ensure!(one(&second, &own.dirs)?[0].word()? == "2");
     ensure!(matches!(take(&children[0], &tag, &own.dirs), Err(error) if error.to_string().contains("being written")));
     taken.keep(branch)?;
     let kept = taken.keep(later)?;
     ensure!(kept.snapshot.manifest().depth() == 2, "{:?}", kept.snapshot.manifest());
     for (tag, mark) in [(&tag, "1"), (&second, "2")] {
         engine::stop_template(tag, &own.dirs)?;
-        ensure!(one(tag, &own.dirs)?[0].py("mark")? == mark, "`{tag}` is of another instant");
+        ensure!(one(tag, &own.dirs)?[0].word()? == mark, "`{tag}` is of another instant");
     }
     Ok(())
 }
 
 fn killed_templates_lose_nothing(host: &Host) -> Result<()> {
-    let own = Own::new(host, Parent::Warm)?;
+    let own = Own::new(host, Parent::Tiny)?;
     let (mut taken, children) = (Taken::new(&own.dirs), own.fork(1)?);
     // Before anybody writes: the branch is gone, and says so.
     let tag: Tag = "e2e-killed".parse()?;
-    children[0].py("mark = 7")?;
+    children[0].remember("7")?;
     let branch = take(&children[0], &tag, &own.dirs)?;
     kill(template(&own, &tag)?)?;
     let error = branch.keep(None).err().context("nobody was there to write it")?;
@@ -65,7 +65,7 @@ fn killed_templates_lose_nothing(host: &Host) -> Result<()> {
     let branch = take(&children[0], &tag, &own.dirs)?;
     taken.keep(branch)?;
     kill(template(&own, &tag)?)?;
-    ensure!(one(&tag, &own.dirs)?[0].py("mark")? == "7", "from the store");
+    ensure!(one(&tag, &own.dirs)?[0].word()? == "7", "from the store");
     // Dropped without being kept, nothing is left of it.
     let dropped: Tag = "e2e-dropped".parse()?;
     drop(take(&children[0], &dropped, &own.dirs)?);
@@ -87,10 +87,10 @@ fn template(own: &Own, tag: &Tag) -> Result<u32> {
 
 /// `--no-wait`: the forkd that was asked leaves, and the daemon writes.
 fn nobody_waits(host: &Host) -> Result<()> {
-    let children = crate::fork::Children::fork(host, Parent::Warm, 1)?;
+    let children = crate::fork::Children::fork(host, Parent::Tiny, 1)?;
     let (id, mut taken, store) = (children[0].id(), Taken::new(&host.dirs), Store::new(&host.dirs));
     let tag: Tag = "e2e-nobody-waits".parse()?;
-    children[0].py("mark = 5")?;
+    children[0].remember("5")?;
     let output = host
         .forkd()
         .args(["snapshot", "--from-sandbox", id, "--tag", tag.as_str(), "--live", "--no-wait", "--json"])
@@ -99,7 +99,7 @@ fn nobody_waits(host: &Host) -> Result<()> {
     taken.adopt(&tag);
     let told: Value = serde_json::from_slice(&output.stdout)?;
     ensure!(told["status"] == "writing" && told["pause_ms"].as_f64().is_some_and(|pause| pause > 0.0), "{told}");
-    ensure!(one(&tag, &host.dirs)?[0].py("mark")? == "5");
+    ensure!(one(&tag, &host.dirs)?[0].word()? == "5");
     let mut status = String::new();
     wait_until("the snapshot", LIMIT, || {
         status = format!("{:?}", store.status(&tag));

@@ -29,7 +29,7 @@ const TRIES: usize = 2000;
 
 fn none_is_torn(host: &Host) -> Result<()> {
     // QEMU's emulation of nested virtualisation does not bear many busy vCPUs of one VM for long.
-    let parent = if host.is_emulated() { Parent::Warm } else { Parent::Wide };
+    let parent = if host.is_emulated() { Parent::Tiny } else { Parent::Wide };
     let source = Children::fork(host, parent, 1)?;
     let source = &source[0];
     start(source, &host.torture_guest)?;

@@ -12,6 +12,7 @@ use session::Output;
 use types::{Dirs, Tag};
 
 use super::Parent;
+use super::parents::KEPT;
 use crate::host::{Host, OUTPUT_LIMIT, Sh};
 
 /// From the request until all are ready; an emulated host takes its time.
@@ -90,6 +91,22 @@ impl Drop for Children {
 impl Sh for Child {
     fn output(&self, request: &ExecRequest, stdin: &[u8]) -> Result<Output> {
         Ok(self.connect()?.output(request, stdin, OUTPUT_LIMIT)?)
+    }
+}
+
+/// A place in a child's memory, for those without an interpreter.
+pub(crate) trait Memory {
+    fn word(&self) -> Result<String>;
+    fn remember(&self, word: &str) -> Result<()>;
+}
+
+impl Memory for Child {
+    fn word(&self) -> Result<String> {
+        self.sh(&format!("cat {KEPT}"))
+    }
+
+    fn remember(&self, word: &str) -> Result<()> {
+        self.sh(&format!("echo {word} > {KEPT}")).map(drop)
     }
 }
 

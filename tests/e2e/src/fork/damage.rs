@@ -72,7 +72,7 @@ struct Patient {
 
 impl Patient {
     fn new(host: &Host) -> Result<Self> {
-        let mut own = Own::new(host, Parent::Warm)?;
+        let mut own = Own::new(host, Parent::Tiny)?;
         let data = tempfile::tempdir_in(&host.dirs.data)?;
         own.dirs.data = data.path().into();
         let [original, copy] = [&host.dirs, &own.dirs].map(Store::new);

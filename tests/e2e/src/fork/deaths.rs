@@ -10,8 +10,9 @@ use serde_json::Value;
 use types::Dirs;
 
 use super::Parent;
-use super::children::Py;
+use super::children::{Memory, Py};
 use super::own::{Own, lives};
+use super::parents::WORD;
 use crate::Test;
 use crate::faults::signal;
 use crate::host::{Host, Sh, shell};
@@ -67,24 +68,24 @@ fn use_and_kill(host: &Host, id: &str) -> Result<()> {
 }
 
 fn killed_template_leaves_children(host: &Host) -> Result<()> {
-    let own = Own::new(host, Parent::Warm)?;
+    let own = Own::new(host, Parent::Tiny)?;
     let children = own.fork(2)?;
     let first = own.template()?;
     kill(first)?;
     for child in children.iter() {
-        ensure!(child.py("word")? == "'parent'");
+        ensure!(child.word()? == WORD);
         child.sh("echo lives > /etc/whose && sync")?;
     }
     let more = own.fork(1)?;
     ensure!(own.template()? != first, "the dead template was taken for alive");
-    ensure!(more[0].py("word")? == "'parent'");
+    ensure!(more[0].word()? == WORD);
     ensure!(list(&own.dirs)?.len() == 3);
     Ok(())
 }
 
 /// Killed when so many of the children asked for have begun to be: whatever came of it, it is told and it is whole.
 fn killed_template_in_flight(host: &Host) -> Result<()> {
-    let own = Own::new(host, Parent::Warm)?;
+    let own = Own::new(host, Parent::Tiny)?;
     for begun in [1, IN_FLIGHT / 4] {
         let template = own.template()?;
         let forked = thread::scope(|scope| {
@@ -115,14 +116,14 @@ fn killed_template_in_flight(host: &Host) -> Result<()> {
 }
 
 fn half_killed(host: &Host) -> Result<()> {
-    let own = Own::new(host, Parent::Warm)?;
+    let own = Own::new(host, Parent::Tiny)?;
     let children = own.fork(10)?;
     let (dead, living) = (&children[..5], &children[5..]);
     for pid in &children.pids()[..5] {
         kill(u32::try_from(*pid)?)?;
     }
     for child in living {
-        ensure!(child.py("word")? == "'parent'");
+        ensure!(child.word()? == WORD);
     }
     let mut listed: Vec<String> = list(&own.dirs)?.iter().map(|child| child.id().to_owned()).collect();
     let mut expected: Vec<String> = living.iter().map(|child| child.id().to_owned()).collect();

@@ -34,6 +34,10 @@ const BUSY: &str = include_str!("busy.py");
 /// For how long a process of the busy parent sleeps, in seconds: longer than freezing it takes.
 pub(crate) const SLEEP: f64 = 12.0;
 
+/// What the tiny parent's children remember, and where.
+pub(crate) const WORD: &str = "parent";
+pub(super) const KEPT: &str = "/run/word";
+
 /// Whom to fork from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parent {
@@ -43,7 +47,7 @@ pub(crate) enum Parent {
     Busy,
     /// Four vCPUs, and a renewal that needs 200 MiB in children that have `GREEDY` in their environment.
     Wide,
-    /// As little as there can be: a shell.
+    /// As little as there can be: a shell, and a [`WORD`] that its memory keeps.
     Tiny,
 }
 
@@ -69,7 +73,7 @@ impl Parent {
                 ("1", WarmUp { command: Some(busy_command()), ready: Some(busy_ready()), ..python("socket")? })
             }
             Self::Wide => ("4", WarmUp { command: Some(GREEDY_HOOK.into()), ..WarmUp::default() }),
-            Self::Tiny => ("1", WarmUp::default()),
+            Self::Tiny => ("1", WarmUp { command: Some(format!("echo {WORD} > {KEPT}")), ..WarmUp::default() }),
         };
         let (memory, image) = match self {
             Self::Tiny => ("128M", &host.artifacts.tiny),
