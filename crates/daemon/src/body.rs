@@ -103,7 +103,31 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let path = axum::extract::Path::<String>::from_request_parts(parts, state).await;
-        path.map(|path| Self(path.0)).map_err(|rejection| ApiError::invalid(rejection.body_text()))
+        named(parts, state).await.map(Self)
     }
+}
+
+/// A sandbox, and what is in it that a path names.
+#[derive(Debug)]
+pub(crate) struct NameIn {
+    pub(crate) sandbox: String,
+    pub(crate) name: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for NameIn {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let (sandbox, name) = named(parts, state).await?;
+        Ok(Self { sandbox, name })
+    }
+}
+
+async fn named<T, S>(parts: &mut Parts, state: &S) -> Result<T, ApiError>
+where
+    T: DeserializeOwned + Send,
+    S: Send + Sync,
+{
+    let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
+    path.map(|path| path.0).map_err(|rejection| ApiError::invalid(rejection.body_text()))
 }

@@ -11,7 +11,7 @@
 
 use std::time::Instant;
 
-use api::{BranchMode, BranchSandbox, Code, EventKind, SnapshotInfo, SnapshotStatus};
+use api::{BranchMode, BranchSandbox, Code, EventKind, SnapshotInfo};
 use axum::http::StatusCode;
 use engine::{Branch, BranchSpec, Child, Extent, Kept, Store, branch, default_tag};
 use tokio::sync::OwnedSemaphorePermit;
@@ -80,11 +80,12 @@ impl App {
             let tag = self.keep(taken, |_| Ok(()))?;
             return Ok((StatusCode::CREATED, snapshots::info(self, &tag)?));
         }
-        let told = self.writing(&taken);
+        // Before anybody can have finished it.
+        let (told, pause_us) = (snapshots::info(self, taken.branch.tag()), taken.branch.pause_us());
         let app = self.clone();
         // What becomes of it is in the registry.
         tokio::runtime::Handle::current().spawn_blocking(move || app.keep(taken, |_| Ok(())).map(|_| ()));
-        Ok((StatusCode::ACCEPTED, told))
+        Ok((StatusCode::ACCEPTED, SnapshotInfo { pause_ms: Some(milliseconds(pause_us)), ..told? }))
     }
 
     /// Branches for a workspace and waits until it is in the store, and the workspace's state from then on: there is no
@@ -159,18 +160,6 @@ impl App {
                 self.registry.change(|change| change.fail_branch(tag.as_str(), &chain(&error)))?;
                 Err(error.into())
             }
-        }
-    }
-
-    fn writing(&self, taken: &Taken) -> SnapshotInfo {
-        let tag = taken.branch.tag();
-        SnapshotInfo {
-            dir: Store::new(&self.dirs).path(tag).display().to_string(),
-            created_at_unix: crate::registry::now_unix(),
-            bootable: true,
-            branched_from: Some(taken.child.id().to_owned()),
-            pause_ms: Some(milliseconds(taken.branch.pause_us())),
-            ..snapshots::bare(tag.as_str(), SnapshotStatus::Writing)
         }
     }
 }

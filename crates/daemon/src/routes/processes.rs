@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::{Code, ProcessInfo, ProcessStatus, SendSignal, StartProcess, TtySize};
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
@@ -13,7 +13,7 @@ use session::{Connection, ErrorCode, SessionError, Stdio};
 
 use super::exec::{input, limit, milliseconds, size};
 use super::{Failures, sse};
-use crate::body::{ApiJson, ApiQuery, Name};
+use crate::body::{ApiJson, ApiQuery, Name, NameIn};
 use crate::budget::Share;
 use crate::error::ApiError;
 use crate::guests::{CallError, Talk};
@@ -34,11 +34,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let path = Path::<(String, String)>::from_request_parts(parts, state).await;
-        let Path((sandbox, process)) = path.map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
-        let shown: String = process.chars().take(64).collect();
+        let NameIn { sandbox, name } = NameIn::from_request_parts(parts, state).await?;
+        let shown: String = name.chars().take(64).collect();
         let missing = |_| ApiError::missing(Code::ProcessNotFound, format!("there is no process `{shown}`"));
-        Ok(Self { sandbox, process: process.parse().map_err(missing)? })
+        Ok(Self { sandbox, process: name.parse().map_err(missing)? })
     }
 }
 

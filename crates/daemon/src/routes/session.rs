@@ -2,33 +2,15 @@
 
 use api::{SendSignal, TtySize};
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
-use axum::http::request::Parts;
 
 use super::Failures;
 use super::exec::size;
 use super::processes::{Feed, number};
-use crate::body::{ApiJson, ApiQuery};
+use crate::body::{ApiJson, ApiQuery, NameIn};
 use crate::error::ApiError;
 use crate::state::App;
-
-/// A sandbox and a command, as a path names them.
-#[derive(Debug)]
-pub(super) struct Named {
-    sandbox: String,
-    session: String,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Named {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let path = Path::<(String, String)>::from_request_parts(parts, state).await;
-        let Path((sandbox, session)) = path.map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
-        Ok(Self { sandbox, session })
-    }
-}
 
 /// Input for a command that was started with `open_stdin`: the body as it comes, for as long as the command takes it.
 /// `close` ends its input after that, also after a body that breaks off. Answered when the command has been given all of it.
@@ -38,11 +20,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     responses((status = 204), Failures))]
 pub(super) async fn stdin(
     State(app): State<App>,
-    named: Named,
+    named: NameIn,
     ApiQuery(asked): ApiQuery<Feed>,
     body: Body,
 ) -> Result<StatusCode, ApiError> {
-    app.feed(&named.sandbox, &named.session, body, asked.close).await?;
+    app.feed(&named.sandbox, &named.name, body, asked.close).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -52,11 +34,11 @@ pub(super) async fn stdin(
     responses((status = 204), Failures))]
 pub(super) async fn signal(
     State(app): State<App>,
-    named: Named,
+    named: NameIn,
     ApiJson(asked): ApiJson<SendSignal>,
 ) -> Result<StatusCode, ApiError> {
     let signal = number(&asked)?;
-    app.control(&named.sandbox, &named.session, move |control| control.signal(signal)).await?;
+    app.control(&named.sandbox, &named.name, move |control| control.signal(signal)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -66,10 +48,10 @@ pub(super) async fn signal(
     responses((status = 204), Failures))]
 pub(super) async fn resize(
     State(app): State<App>,
-    named: Named,
+    named: NameIn,
     ApiJson(asked): ApiJson<TtySize>,
 ) -> Result<StatusCode, ApiError> {
     let size = size(asked)?;
-    app.control(&named.sandbox, &named.session, move |control| control.resize(size)).await?;
+    app.control(&named.sandbox, &named.name, move |control| control.resize(size)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
