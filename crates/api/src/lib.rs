@@ -33,12 +33,13 @@ pub use forks::{ForkSnapshot, ForkTimings, Forked, ForkedSandbox};
 pub use health::{DaemonInfo, Health, Version};
 pub use packs::{PullPack, PushPack, Pushed, Unpacked};
 pub use processes::{ProcessInfo, ProcessStatus, SendSignal, Signal, Skipped, StartProcess, TtySize};
-pub use progress::{EVENT_STREAM, Progress, WorkError};
+pub use progress::{EVENT_STREAM, Progress, Watch, WorkError};
 pub use sandboxes::{
     CreateSandboxes, MemoryUse, PatchSandbox, PerChild, RenewSandbox, SandboxInfo, SandboxLimits, SandboxStatus,
 };
 pub use snapshots::{
-    BranchMode, BranchSandbox, CompactSnapshot, CreateSnapshot, SnapshotDetail, SnapshotInfo, SnapshotStatus,
+    BranchMode, BranchSandbox, CompactSnapshot, CreateSnapshot, SnapshotDetail, SnapshotInfo, SnapshotStatus, Took,
+    WarmUp,
 };
 pub use store::{Finding, Garbage, Leftover, Removed, StoreInfo, Verified, VerifySnapshots};
 pub use tokens::{CreateToken, NewToken, Scope, TokenInfo};

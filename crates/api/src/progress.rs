@@ -38,6 +38,13 @@ pub struct Progress {
     pub over: bool,
 }
 
+/// The first event of a stream that tells how far another request is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Watch {
+    /// What that request shall say in its query.
+    pub watch: String,
+}
+
 /// Why work that was watched failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkError {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// A snapshot to be made by booting a VM: of a recipe, or of a kernel and a root file system on the daemon's host.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateSnapshot {
     /// What it shall be called.
     pub tag: String,
@@ -28,6 +28,27 @@ pub struct CreateSnapshot {
     /// How long warming up may take, at most 60 seconds, which it is when nobody says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_wait_secs: Option<u64>,
+    /// The same in seconds and parts of them, up to a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_timeout_secs: Option<f64>,
+    /// How long the guest's agent may take to answer; two minutes when nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_timeout_secs: Option<f64>,
+    /// The path of an initramfs that fits the kernel; one with the daemon's own agent is made when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initramfs: Option<String>,
+    /// Words to add to the guest kernel's command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub append: Option<String>,
+    /// What is done before it is taken; what the recipe says when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm: Option<WarmUp>,
+    /// The recipe that the root file system was built of, to be told later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built_from: Option<String>,
+    /// Take the place of a snapshot of that tag.
+    #[serde(default)]
+    pub replace: bool,
     /// Virtual CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpus: Option<u32>,
@@ -37,6 +58,35 @@ pub struct CreateSnapshot {
     /// What to find it by.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+}
+
+/// What a VM does before it is frozen, so that its children need not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WarmUp {
+    /// The interpreter to keep warm, such as `python3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interpreter: Option<String>,
+    /// What it imports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<String>,
+    /// A line for the guest's shell that is run once; what it leaves running is part of the snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// One that is run until it succeeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<String>,
+}
+
+/// How long the making of a snapshot took, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Took {
+    /// Until the guest's agent answered.
+    pub boot_ms: f64,
+    /// Warming up.
+    pub warm_ms: f64,
+    /// Writing it down.
+    pub write_ms: f64,
 }
 
 /// A snapshot.
@@ -73,6 +123,9 @@ pub struct SnapshotInfo {
     /// What it added to the disk below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_own_bytes: Option<u64>,
+    /// How long it took, where it was just made by booting a VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took: Option<Took>,
     /// What is wrong with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
@@ -249,6 +302,7 @@ mod tests {
             diff_logical_bytes: None,
             memory_own_bytes: None,
             disk_own_bytes: None,
+            took: None,
             warning: None,
             id: None,
             parent_tag: None,

@@ -25,7 +25,12 @@ pub(crate) struct DaemonArgs {
 impl DaemonArgs {
     /// One that can be asked.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        self.named().map_or_else(|| Own::new(&Dirs::from_env()?)?.client(), Ok)
+        self.client_for(false)
+    }
+
+    /// The same, for who may not want to be told what is done for it.
+    pub(crate) fn client_for(&self, quiet: bool) -> anyhow::Result<Client> {
+        self.named().map_or_else(|| Own::new(&Dirs::from_env()?)?.quiet(quiet).client(), Ok)
     }
 
     /// One that can be asked about what runs. `None` when nothing can: the emulated host would have to be started first.
@@ -41,6 +46,11 @@ impl DaemonArgs {
     /// One that can be asked about a snapshot.
     pub(crate) fn keeping(&self, tag: &Tag) -> anyhow::Result<Client> {
         self.looking()?.with_context(|| format!("there is no snapshot `{tag}`"))
+    }
+
+    /// Whether it is this computer's own, started when it is needed.
+    pub(crate) const fn is_own(&self) -> bool {
+        self.daemon_url.is_none()
     }
 
     /// The one that is named. Its token is for it, and for nobody else.

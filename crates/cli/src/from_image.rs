@@ -6,15 +6,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use api::WarmUp;
 use clap::{Args, Subcommand};
-use engine::{Existing, WarmUp};
 use image::{ShellLine, build_container_image};
 use oci::{DiskSize, Image, Limits, Platform, RunConfig, Settings, Source};
 use types::progress::Progress;
 use types::{Dirs, GuestMemorySize, Tag, VcpuCount};
 
 use crate::run::GuestArgs;
-use crate::snapshot::SnapshotArgs;
+use crate::snapshot::{HowArgs, SnapshotArgs};
 use crate::{output, progress, seconds};
 
 /// What a guest can write to its disk when nobody says how large that is; it costs nothing until it is used.
@@ -48,9 +48,8 @@ pub(crate) struct FromImageArgs {
     /// What the snapshot shall be called
     #[arg(long, value_name = "TAG")]
     tag: Tag,
-    /// Takes the place of a snapshot of that name
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    how: HowArgs,
     #[command(flatten)]
     disk: DiskArgs,
     #[command(flatten)]
@@ -67,9 +66,6 @@ pub(crate) struct FromImageArgs {
     /// How long it may take until its agent answers
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds::parse)]
     boot_timeout: Duration,
-    /// Shows no progress and no notices
-    #[arg(long, short)]
-    quiet: bool,
 }
 
 /// What is done before the snapshot is taken.
@@ -84,13 +80,10 @@ struct WarmArgs {
     /// Tried until it succeeds: only then is the snapshot taken
     #[arg(long, value_name = "COMMAND")]
     ready: Option<ShellLine>,
-    /// How long warming up may take
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds::parse)]
-    boot_wait_secs: Duration,
 }
 
 impl WarmArgs {
-    fn warm_up(&self, run: &RunConfig) -> anyhow::Result<WarmUp> {
+    fn said(&self, run: &RunConfig) -> anyhow::Result<WarmUp> {
         let command = if self.start { Some(started(run)?) } else { self.warm.as_ref().map(ToString::to_string) };
         Ok(WarmUp { command, ready: self.ready.as_ref().map(ToString::to_string), ..WarmUp::default() })
     }
@@ -126,10 +119,10 @@ impl DiskArgs {
 
 pub(crate) fn from_image(args: &FromImageArgs) -> anyhow::Result<ExitCode> {
     let dirs = Dirs::from_env()?;
-    let progress = progress::reporter(args.quiet);
+    let progress = progress::reporter(args.how.quiet);
     let source: Source = args.source.parse()?;
     let image = args.disk.open(&source, &dirs, &*progress)?;
-    let warm_up = args.warm_up.warm_up(image.run())?;
+    let warm = args.warm_up.said(image.run())?;
     let disk = build_container_image(&image, &source.slug().parse()?, args.disk.size(), &dirs, &*progress)?;
     let guest = GuestArgs {
         recipe: None,
@@ -141,9 +134,7 @@ pub(crate) fn from_image(args: &FromImageArgs) -> anyhow::Result<ExitCode> {
         append: None,
         boot_timeout: args.boot_timeout,
     };
-    let existing = if args.force { Existing::Replace } else { Existing::Keep };
-    let limit = args.warm_up.boot_wait_secs;
-    SnapshotArgs::of_image(args.tag.clone(), existing, limit, args.quiet, guest, warm_up).run()
+    SnapshotArgs::of_image(args.tag.clone(), args.how.clone(), guest, warm).run()
 }
 
 /// A line for the image's shell that starts its program and leaves it running.

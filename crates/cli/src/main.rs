@@ -53,6 +53,7 @@ mod timings;
 mod tree;
 mod unpack;
 mod verify;
+mod watched;
 mod workspace;
 
 use std::path::Path;
@@ -146,13 +147,16 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn"))
+    let name = std::env::args_os().next().unwrap_or_default();
+    let is_controller = Path::new(&name).file_name().is_some_and(|name| name == serve::CONTROLLER);
+    let verb = if is_controller { serve::Controller::parse().into_verb() } else { Cli::parse().verb };
+    // A daemon says when it listens, and where.
+    let level = if matches!(verb, Verb::Serve(_)) { "info" } else { "warn" };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
         .format_timestamp(None)
         .format_target(false)
         .init();
-    let name = std::env::args_os().next().unwrap_or_default();
-    let is_controller = Path::new(&name).file_name().is_some_and(|name| name == serve::CONTROLLER);
-    let done = if is_controller { serve::Controller::parse().run() } else { run(Cli::parse().verb) };
+    let done = run(verb);
     done.unwrap_or_else(|error| {
         eprintln!("forkd: error: {}", errors::chain(&error));
         ExitCode::FAILURE

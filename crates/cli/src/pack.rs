@@ -14,6 +14,7 @@ use types::progress::Progress;
 use crate::daemon::DaemonArgs;
 use crate::output::Raw;
 use crate::table::bytes;
+use crate::watched::watched;
 use crate::{interrupted, output, progress};
 
 /// How much crosses at once.
@@ -62,22 +63,26 @@ impl WhatArgs {
     /// Has the daemon pack it, and writes what comes; how much it was.
     pub(crate) fn write(&self, to: &mut impl Write, client: &Client, progress: &dyn Progress) -> anyhow::Result<u64> {
         let words = [("description", &self.description), ("base_image", &self.base_image)];
-        let query: Vec<(&str, &str)> =
+        let words: Vec<(&str, &str)> =
             words.into_iter().filter_map(|(name, word)| Some((name, &**word.as_ref()?))).collect();
-        let stage = progress.stage("Checking what is packed", None);
-        let mut from = client.read(&path(&["snapshots", self.tag.as_str(), "pack"], &query))?;
-        drop(stage);
-        let stage = progress.stage("Packing", None);
-        let (mut chunk, mut written) = (vec![0; CHUNK], 0);
-        loop {
-            let count = from.read(&mut chunk).context("the pack broke off")?;
-            if count == 0 {
-                return Ok(written);
-            }
-            to.write_all(&chunk[..count])?;
-            written += count as u64;
-            stage.note(&bytes(written));
+        watched(client, progress, |watch| {
+            let mut query = words;
+            query.extend(watch.map(|name| ("watch", name)));
+            copy(client.read(&path(&["snapshots", self.tag.as_str(), "pack"], &query))?, to)
+        })
+    }
+}
+
+/// All of it; how much it was.
+fn copy(mut from: impl Read, to: &mut impl Write) -> anyhow::Result<u64> {
+    let (mut chunk, mut written) = (vec![0; CHUNK], 0);
+    loop {
+        let count = from.read(&mut chunk).context("the pack broke off")?;
+        if count == 0 {
+            return Ok(written);
         }
+        to.write_all(&chunk[..count])?;
+        written += count as u64;
     }
 }
 

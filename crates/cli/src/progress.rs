@@ -1,11 +1,11 @@
 //! Long work, shown: bars on a terminal, otherwise one line when a stage takes longer than a second and one at its end.
 
-use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+pub(crate) use daemon::relay as watch;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use types::progress::{Progress, Silent, Stage};
 
@@ -21,22 +21,6 @@ pub(crate) fn reporter(quiet: bool) -> Box<dyn Progress> {
         Box::new(Bars(MultiProgress::new()))
     } else {
         Box::new(Lines)
-    }
-}
-
-/// Shows what a daemon tells of its work as if it were done here.
-pub(crate) fn watch(progress: &dyn Progress) -> impl FnMut(api::Progress) {
-    let mut stages: HashMap<u64, Box<dyn Stage>> = HashMap::new();
-    move |told| {
-        if told.over {
-            stages.remove(&told.id);
-            return;
-        }
-        let stage = stages.entry(told.id).or_insert_with(|| progress.stage(&told.stage, told.total));
-        stage.advance(told.done);
-        if let Some(note) = &told.note {
-            stage.note(note);
-        }
     }
 }
 
@@ -117,50 +101,5 @@ impl Drop for Line {
         if self.teller.take().is_some_and(|teller| teller.join().is_err()) {
             log::debug!("a progress thread panicked");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use super::*;
-
-    /// Writes down what it is told.
-    #[derive(Clone, Default)]
-    struct Notes(Arc<Mutex<Vec<String>>>);
-
-    impl Notes {
-        fn add(&self, text: String) {
-            self.0.lock().unwrap().push(text);
-        }
-    }
-
-    impl Progress for Notes {
-        fn stage(&self, what: &str, total: Option<u64>) -> Box<dyn Stage> {
-            self.add(format!("{what} {total:?}"));
-            Box::new(self.clone())
-        }
-    }
-
-    impl Stage for Notes {
-        fn advance(&self, done: u64) {
-            self.add(done.to_string());
-        }
-
-        fn note(&self, text: &str) {
-            self.add(text.into());
-        }
-    }
-
-    #[test]
-    fn what_a_daemon_tells_becomes_stages() {
-        let notes = Notes::default();
-        let mut watch = watch(&notes);
-        let told = api::Progress { id: 1, stage: "Reading".into(), done: 1, total: Some(9), note: None, over: false };
-        watch(told.clone());
-        watch(api::Progress { done: 5, note: Some("slowly".into()), ..told.clone() });
-        watch(api::Progress { over: true, ..told });
-        assert_eq!(*notes.0.lock().unwrap(), ["Reading Some(9)", "1", "5", "slowly"]);
     }
 }

@@ -1,5 +1,6 @@
 //! `forkd serve`: the daemon. Where VMs run in the emulated host it runs there, too, and its doors are out here.
 
+mod builder;
 mod inside;
 
 use std::process::ExitCode;
@@ -9,7 +10,8 @@ use daemon::ServeArgs;
 use engine::place::{Place, place};
 use types::Dirs;
 
-use crate::remote;
+use crate::daemon::Own;
+use crate::{Verb, remote};
 use inside::InsideDaemon;
 
 const EXAMPLES: &str = "\
@@ -46,15 +48,18 @@ enum ControllerVerb {
 pub(crate) const CONTROLLER: &str = "forkd-controller";
 
 impl Controller {
-    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        match &self.verb {
-            ControllerVerb::Serve(args) => serve(args),
+    pub(crate) fn into_verb(self) -> Verb {
+        match self.verb {
+            ControllerVerb::Serve(args) => Verb::Serve(args),
         }
     }
 }
 
 pub(crate) fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
     let dirs = Dirs::from_env()?;
+    if args.settings.idle_secs.is_none() {
+        Own::new(&dirs)?.make_way()?;
+    }
     match place(&dirs)? {
         Place::Local => daemon::serve(&args.settings, dirs)?,
         Place::Machine { why } => {

@@ -1,26 +1,22 @@
 //! `forkd snapshot`: a VM that was booted and warmed up once, to be forked many times.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, bail};
+use api::{CreateSnapshot, SnapshotInfo, WarmUp};
 use clap::Args;
-use engine::place::{Place, place};
-use engine::{BootError, BootSpec, Existing, SnapshotError, SnapshotSpec, Taken, WarmUp, snapshot as take};
-use image::Recipe;
-use serde::{Deserialize, Serialize};
-use session::Stdio;
-use types::progress::Progress;
-use types::{Dirs, RecipeName, Tag};
+use client::path;
+use types::{Dirs, GuestMemorySize, Tag};
 
 use crate::branch::BranchArgs;
 use crate::daemon::DaemonArgs;
 use crate::interrupts::Interrupts;
-use crate::parts::Parts;
-use crate::remote::Remote;
+use crate::parts::{DEFAULT_RECIPE, Parts};
 use crate::run::GuestArgs;
 use crate::table::bytes;
-use crate::{output, progress, remote, seconds, stream};
+use crate::{output, progress, seconds, stream};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,6 +37,20 @@ pub(crate) struct SnapshotArgs {
     tag: Option<Tag>,
     #[command(flatten)]
     branch: BranchArgs,
+    #[command(flatten)]
+    how: HowArgs,
+    /// What is done before it is taken, when no recipe says it.
+    #[arg(skip)]
+    warm: Option<WarmUp>,
+    #[command(flatten)]
+    guest: GuestArgs,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+/// How it is taken.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct HowArgs {
     /// Takes the place of a snapshot of that name
     #[arg(long)]
     force: bool,
@@ -49,40 +59,7 @@ pub(crate) struct SnapshotArgs {
     boot_wait_secs: Duration,
     /// Shows no progress and no notices
     #[arg(long, short)]
-    quiet: bool,
-    /// What the recipe says, from a forkd that has read it
-    #[arg(long, value_name = "JSON", hide = true, value_parser = parse_prepared)]
-    prepared: Option<Prepared>,
-    #[command(flatten)]
-    guest: GuestArgs,
-    #[command(flatten)]
-    daemon: DaemonArgs,
-}
-
-/// What a recipe says about a snapshot.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Prepared {
-    recipe: Option<RecipeName>,
-    warm_up: WarmUp,
-}
-
-fn parse_prepared(text: &str) -> Result<Prepared, String> {
-    serde_json::from_str(text).map_err(|error| error.to_string())
-}
-
-impl From<&Recipe> for Prepared {
-    fn from(recipe: &Recipe) -> Self {
-        let warm = &recipe.warm;
-        let line = |line: &Option<image::ShellLine>| line.as_ref().map(|line| line.as_str().to_owned());
-        let interpreter = warm.interpreter.as_ref();
-        let warm_up = WarmUp {
-            interpreter: interpreter.map(|warm| warm.program),
-            modules: interpreter.map(|warm| warm.modules.clone()).unwrap_or_default(),
-            command: line(&warm.command),
-            ready: line(&warm.ready),
-        };
-        Self { recipe: Some(recipe.name.clone()), warm_up }
-    }
+    pub(crate) quiet: bool,
 }
 
 pub(crate) fn snapshot(args: &SnapshotArgs) -> anyhow::Result<ExitCode> {
@@ -90,28 +67,28 @@ pub(crate) fn snapshot(args: &SnapshotArgs) -> anyhow::Result<ExitCode> {
         return args.branch.run(id, args.tag.as_ref(), &args.daemon);
     }
     let tag = args.tag.as_ref().context("--tag is missing")?;
-    let dirs = Dirs::from_env()?;
-    let progress = progress::reporter(args.quiet);
-    match place(&dirs)? {
-        Place::Local => args.local(tag, &dirs, &*progress),
-        Place::Machine { why } => args.in_machine(tag, &why, &dirs, &*progress),
-    }
+    let client = args.daemon.client_for(args.how.quiet)?;
+    let asked = if args.daemon.is_own() { args.of_parts(tag)? } else { args.of_recipe(tag)? };
+    let interrupts = Interrupts::catch()?;
+    let quiet = args.how.quiet;
+    let made = interrupts.unless(move || {
+        let progress = progress::reporter(quiet);
+        client.work::<SnapshotInfo>(&path(&["snapshots"], &[]), &asked, progress::watch(&*progress))
+    })?;
+    let Some(made) = made else {
+        let signal = interrupts.fatal().unwrap_or_default();
+        eprintln!("forkd: interrupted by signal {signal}; nothing is left of the snapshot");
+        return Ok(stream::killed_by(signal));
+    };
+    output::line(&summary(&made?))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 impl SnapshotArgs {
     /// Of a disk that has no recipe.
-    pub(crate) fn of_image(
-        tag: Tag,
-        existing: Existing,
-        boot_wait_secs: Duration,
-        quiet: bool,
-        guest: GuestArgs,
-        warm_up: WarmUp,
-    ) -> Self {
-        let prepared = Some(Prepared { recipe: None, warm_up });
-        let (branch, force) = (BranchArgs::default(), matches!(existing, Existing::Replace));
-        let daemon = DaemonArgs::default();
-        Self { tag: Some(tag), branch, force, boot_wait_secs, quiet, prepared, guest, daemon }
+    pub(crate) fn of_image(tag: Tag, how: HowArgs, guest: GuestArgs, warm: WarmUp) -> Self {
+        let (branch, daemon) = (BranchArgs::default(), DaemonArgs::default());
+        Self { tag: Some(tag), branch, how, warm: Some(warm), guest, daemon }
     }
 
     /// Boots, warms up and keeps it.
@@ -119,92 +96,57 @@ impl SnapshotArgs {
         snapshot(self)
     }
 
-    fn prepared(&self, parts: &Parts) -> Prepared {
-        let said = || parts.recipe.as_ref().map(Prepared::from).unwrap_or_default();
-        self.prepared.clone().unwrap_or_else(said)
-    }
-
-    fn local(&self, tag: &Tag, dirs: &Dirs, progress: &dyn Progress) -> anyhow::Result<ExitCode> {
-        let parts = Parts::find(&self.guest, dirs, progress)?;
-        let Prepared { recipe, warm_up } = self.prepared(&parts);
-        let interrupts = Interrupts::catch()?;
-        let boot = BootSpec {
-            vcpus: parts.vcpus,
-            memory: parts.memory,
-            kernel: parts.kernel,
-            initramfs: parts.initramfs,
-            image: parts.image,
+    /// What does not depend on where the daemon is.
+    fn asked(&self, tag: &Tag) -> CreateSnapshot {
+        let path = |path: &PathBuf| path.display().to_string();
+        CreateSnapshot {
+            tag: tag.to_string(),
+            kernel: self.guest.kernel.as_ref().map(path),
+            rootfs: self.guest.image.as_ref().map(path),
+            initramfs: self.guest.initramfs.as_ref().map(path),
             append: self.guest.append.clone(),
-            tap: None,
-            limit: self.guest.boot_timeout,
-            cancel: Some(interrupts.cancel()),
-        };
-        let existing = if self.force { Existing::Replace } else { Existing::Keep };
-        let spec = SnapshotSpec { tag: tag.clone(), existing, boot, recipe, warm_up, limit: self.boot_wait_secs };
-        match take(spec, dirs, progress) {
-            Ok(taken) => {
-                output::line(&summary(&taken))?;
-                Ok(ExitCode::SUCCESS)
-            }
-            Err(error) => interrupts.fatal().map_or_else(
-                || Err(explain(error)),
-                |signal| {
-                    eprintln!("forkd: interrupted by signal {signal}; nothing is left of the snapshot");
-                    Ok(stream::killed_by(signal))
-                },
-            ),
+            vcpus: self.guest.vcpus.map(|vcpus| vcpus.get().into()),
+            memory_mib: self.guest.memory.map(GuestMemorySize::mib),
+            boot_timeout_secs: Some(self.guest.boot_timeout.as_secs_f64()),
+            warm_timeout_secs: Some(self.how.boot_wait_secs.as_secs_f64()),
+            warm: self.warm.clone(),
+            replace: self.how.force,
+            ..CreateSnapshot::default()
         }
     }
 
-    /// Everything is built here, at native speed; a forkd inside the emulated host takes the snapshot and keeps it.
-    fn in_machine(&self, tag: &Tag, why: &str, dirs: &Dirs, progress: &dyn Progress) -> anyhow::Result<ExitCode> {
-        if !self.quiet {
-            remote::notice(why);
+    /// For a daemon elsewhere: it has recipes of its own, and files are its host's.
+    fn of_recipe(&self, tag: &Tag) -> anyhow::Result<CreateSnapshot> {
+        let default = || self.guest.image.is_none().then(|| DEFAULT_RECIPE.into());
+        let recipe = self.guest.recipe.clone().or_else(default);
+        if let Some(path) = recipe.as_deref().filter(|recipe| recipe.contains('/') || recipe.ends_with(".toml")) {
+            bail!(
+                "a daemon at an address knows recipes by their names only, and {path} is a file; without --daemon-url \
+                   and FORKD_URL, this computer's own daemon makes a snapshot of it"
+            );
         }
-        let parts = Parts::find(&self.guest, dirs, progress)?;
-        let remote = Remote::start(dirs, progress)?;
-        let inside = remote.push_parts(&parts, progress)?;
-        let mut words = vec!["snapshot".to_owned()];
-        words.extend(inside.options(&self.guest));
-        words.extend(self.inside(tag, &self.prepared(&parts))?);
-        let interrupts = Interrupts::catch()?;
-        let waiting = progress.stage("Taking the snapshot in the emulated host", None);
-        let ended = remote.run(&remote.request(words, Stdio::Output), &interrupts, Some(waiting))?;
-        Ok(interrupts.fatal().map_or_else(|| ended.exit_code(), stream::killed_by))
+        Ok(CreateSnapshot { recipe, ..self.asked(tag) })
     }
 
-    /// The words besides those that say what the VM is.
-    fn inside(&self, tag: &Tag, prepared: &Prepared) -> anyhow::Result<Vec<String>> {
-        let mut words = vec!["--quiet".into(), "--tag".into(), tag.to_string()];
-        words.extend(["--boot-wait-secs".into(), self.boot_wait_secs.as_secs_f64().to_string()]);
-        words.extend(["--prepared".into(), serde_json::to_string(prepared)?]);
-        words.extend(self.force.then(|| "--force".into()));
-        Ok(words)
+    /// For this computer's own: everything is built here, by whoever may, at native speed, and brought to where it runs.
+    fn of_parts(&self, tag: &Tag) -> anyhow::Result<CreateSnapshot> {
+        let (dirs, progress) = (Dirs::from_env()?, progress::reporter(self.how.quiet));
+        Parts::find(&self.guest, &dirs, &*progress)?.fill(self.asked(tag), &dirs, &*progress)
     }
 }
 
-fn explain(error: SnapshotError) -> anyhow::Error {
-    match error {
-        SnapshotError::Boot(BootError::AgentSilent { .. }) => anyhow!("{error}\n(--boot-timeout sets the limit)"),
-        error => error.into(),
-    }
-}
-
-fn summary(taken: &Taken) -> String {
-    let manifest = taken.snapshot.manifest();
-    let tag = &manifest.tag;
-    let seconds = |micros: u64| Duration::from_micros(micros).as_secs_f32();
+fn summary(made: &SnapshotInfo) -> String {
+    let tag = &made.tag;
+    let took = made.took.map_or([0.0; 3], |took| [took.boot_ms, took.warm_ms, took.write_ms]);
+    let [boot, warm, write] = took.map(|ms| ms / 1000.0);
     format!(
-        "✓ snapshot {tag}: booted in {:.1} s, warmed up in {:.1} s, written in {:.1} s\n\
+        "✓ snapshot {tag}: booted in {boot:.1} s, warmed up in {warm:.1} s, written in {write:.1} s\n\
          ✓ {} of {} memory in use, {} written to disk; the snapshot occupies {}\n\
          fork it with: forkd fork --tag {tag} -n 10",
-        seconds(taken.boot_us),
-        seconds(taken.warm_us),
-        seconds(taken.freeze_us),
-        bytes(manifest.memory_stored().chain),
-        manifest.memory,
-        bytes(manifest.disk_stored().chain),
-        bytes(manifest.stored_bytes()),
+        bytes(made.memory_own_bytes.unwrap_or_default()),
+        bytes(made.memory_bytes.unwrap_or_default()),
+        bytes(made.disk_own_bytes.unwrap_or_default()),
+        bytes(made.occupied_bytes.unwrap_or_default()),
     )
 }
 
@@ -220,20 +162,23 @@ mod tests {
         snapshot: SnapshotArgs,
     }
 
-    fn parse(words: &[String]) -> SnapshotArgs {
-        Line::try_parse_from(std::iter::once("snapshot").chain(words.iter().map(String::as_str))).unwrap().snapshot
+    fn parse(words: &[&str]) -> SnapshotArgs {
+        Line::try_parse_from(std::iter::once("snapshot").chain(words.iter().copied())).unwrap().snapshot
     }
 
     #[test]
-    fn the_forkd_inside_is_asked_for_the_same() {
-        let words = ["--recipe", "python-numpy", "--tag", "pyagent", "--boot-wait-secs", "7.5", "--force"];
-        let outside = parse(&words.map(String::from));
-        let recipe = Recipe::find("python-numpy").unwrap();
-        let prepared = Prepared::from(&recipe);
-        assert_eq!(prepared.warm_up.interpreter, Some(types::Interpreter::Python3));
-        let inside = parse(&outside.inside(&"pyagent".parse().unwrap(), &prepared).unwrap());
-        assert_eq!(inside.prepared, Some(prepared));
-        assert_eq!((inside.tag, inside.boot_wait_secs), (outside.tag, Duration::from_millis(7500)));
-        assert!(inside.force && inside.quiet);
+    fn the_daemon_is_asked_for_the_same() {
+        let args = parse(&["--tag", "pyagent", "--boot-wait-secs", "7.5", "--force", "--vcpus", "2", "--memory", "1G"]);
+        let asked = args.of_recipe(&"pyagent".parse().unwrap()).unwrap();
+        assert_eq!((asked.tag.as_str(), asked.recipe.as_deref()), ("pyagent", Some("debian")));
+        assert_eq!((asked.vcpus, asked.memory_mib, asked.warm_timeout_secs), (Some(2), Some(1024), Some(7.5)));
+        assert!(asked.replace && asked.boot_timeout_secs == Some(120.0));
+    }
+
+    #[test]
+    fn a_file_is_no_recipe_of_a_daemon_elsewhere() {
+        let args = parse(&["--tag", "mine", "--recipe", "./my/recipe.toml"]);
+        let error = args.of_recipe(&"mine".parse().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("FORKD_URL"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! `forkd unpack`: a snapshot from one file.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,9 +10,10 @@ use api::Unpacked;
 use clap::Args;
 use client::{Client, path};
 use types::Tag;
-use types::progress::{Progress, Stage};
+use types::progress::Progress;
 
 use crate::daemon::DaemonArgs;
+use crate::watched::watched;
 use crate::{output, progress};
 
 const EXAMPLES: &str = "\
@@ -56,10 +57,12 @@ impl HowArgs {
     /// Sends the pack to the daemon, and tells what came of it.
     pub(crate) fn send(&self, from: File, client: &Client, progress: &dyn Progress) -> anyhow::Result<()> {
         let tag = self.tag.iter().map(|tag| ("tag", tag.as_str()));
-        let query: Vec<_> = tag.chain(self.force.then_some(("force", "true"))).collect();
-        let total = from.metadata().ok().filter(std::fs::Metadata::is_file).map(|meta| meta.len());
-        let from = Watched { from, done: 0, stage: progress.stage("Unpacking", total) };
-        let unpacked: Vec<Unpacked> = client.send_pack(&path(&["packs"], &query), from)?;
+        let words: Vec<_> = tag.chain(self.force.then_some(("force", "true"))).collect();
+        let unpacked: Vec<Unpacked> = watched(client, progress, |watch| {
+            let mut query = words;
+            query.extend(watch.map(|name| ("watch", name)));
+            client.send_pack(&path(&["packs"], &query), from)
+        })?;
         unpacked.iter().try_for_each(|one| output::line(&told(one)))
     }
 }
@@ -79,20 +82,4 @@ pub(crate) fn unpack(args: &UnpackArgs) -> anyhow::Result<ExitCode> {
     };
     args.how.send(from, &args.daemon.client()?, &*progress::reporter(args.how.quiet))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A file whose reading is shown.
-struct Watched {
-    from: File,
-    done: u64,
-    stage: Box<dyn Stage>,
-}
-
-impl Read for Watched {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let count = self.from.read(to)?;
-        self.done += count as u64;
-        self.stage.advance(self.done);
-        Ok(count)
-    }
 }

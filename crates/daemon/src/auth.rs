@@ -150,7 +150,7 @@ pub(crate) fn needed(method: &Method, route: &str) -> Option<Scope> {
         "/healthz" | "/healthz/" => None,
         "/v1/tokens" | "/v1/tokens/{name}" => Some(Scope::Admin),
         // All of a snapshot leaves the host, with what is in its memory.
-        "/v1/snapshots/{tag}/pack" | "/v1/snapshots/{tag}/push" => Some(Scope::Admin),
+        "/v1/snapshots/{tag}/pack" | "/v1/snapshots/{tag}/push" | "/v1/packs/progress" => Some(Scope::Admin),
         // Also to look: they show what is inside a sandbox, as running something there would.
         _ if INSIDE.iter().any(|it| route.starts_with(it)) => Some(Scope::Exec),
         _ if method == Method::GET || method == Method::HEAD => Some(Scope::Read),

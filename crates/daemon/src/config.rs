@@ -53,6 +53,9 @@ pub struct ServeArgs {
     /// How long requests under way may take to end after a SIGTERM
     #[arg(long, value_name = "SECONDS", default_value = "30", hide = true)]
     pub drain_secs: u32,
+    /// Where whoever builds images for this daemon comes to
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub builder_socket: Option<PathBuf>,
     /// Needs nothing here: nothing is written to warm a sandbox up
     #[arg(long, value_name = "DIR", env = "FORKD_PREWARM_SCRATCH_DIR", hide = true)]
     pub prewarm_scratch_dir: Option<PathBuf>,
@@ -111,6 +114,7 @@ pub(crate) struct Config {
     pub(crate) branch_concurrency: u32,
     pub(crate) drain: Duration,
     pub(crate) idle: Option<Duration>,
+    pub(crate) builder_socket: Option<PathBuf>,
     pub(crate) dirs: Dirs,
 }
 
@@ -140,6 +144,7 @@ impl Config {
             branch_concurrency: args.branch_concurrency,
             drain: Duration::from_secs(args.drain_secs.into()),
             idle: args.idle_secs.map(|secs| Duration::from_secs(secs.into())),
+            builder_socket: args.builder_socket.clone(),
             dirs,
         })
     }

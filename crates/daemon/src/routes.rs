@@ -123,6 +123,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(packs::push))
         .routes(routes!(packs::unpack))
         .routes(routes!(packs::pull))
+        .routes(routes!(packs::progress))
         .routes(routes!(store::info))
         .routes(routes!(store::garbage, store::collect))
         .routes(routes!(store::verify))

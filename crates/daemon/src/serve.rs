@@ -31,6 +31,7 @@ use crate::config::{Config, ConfigError, ServeArgs};
 use crate::doors::{Capacity, Host, ShutDoors, Stream};
 use crate::guests::MAX_TALKS;
 use crate::observe::Peer;
+use crate::outside::Outside;
 use crate::reaper::Reaper;
 use crate::registry::{Registry, RegistryError};
 use crate::routes::router;
@@ -114,7 +115,8 @@ pub fn serve(args: &ServeArgs, dirs: Dirs) -> Result<(), ServeError> {
     let tls = config.tls.clone().map(|(cert, key)| Tls::load(cert, key)).transpose()?;
     let audit = Audit::open(&config.audit_log).map_err(failed("write", &config.audit_log))?;
     let registry = Registry::open(&config.state)?;
-    let app = App::new(&config, registry, auth, audit);
+    let outside = config.builder_socket.as_deref().map(Outside::listen).transpose()?;
+    let app = App::new(&config, registry, auth, audit, outside);
     let found = adopt(&app).map_err(|error| ServeError::Adopt { message: error.message })?;
     log::info!("{} sandboxes run, {} are gone, {} were ended", found.adopted, found.gone, found.ended);
     let reaper = Reaper::start(app.clone()).map_err(failed("start a thread in", "."))?;

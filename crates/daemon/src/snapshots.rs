@@ -12,7 +12,7 @@ use crate::registry::{BranchRow, Facts};
 use crate::state::App;
 
 /// A snapshot of which nothing else is known.
-pub(crate) fn bare(tag: &str, status: SnapshotStatus) -> SnapshotInfo {
+fn bare(tag: &str, status: SnapshotStatus) -> SnapshotInfo {
     SnapshotInfo {
         tag: tag.into(),
         dir: String::new(),
@@ -26,6 +26,7 @@ pub(crate) fn bare(tag: &str, status: SnapshotStatus) -> SnapshotInfo {
         diff_logical_bytes: None,
         memory_own_bytes: None,
         disk_own_bytes: None,
+        took: None,
         warning: None,
         id: None,
         parent_tag: None,

@@ -21,10 +21,12 @@ use crate::error::{ApiError, chain};
 use crate::guests::Guests;
 use crate::limits;
 use crate::metrics::Metrics;
+use crate::outside::Outside;
 use crate::packs::Packs;
 use crate::registry::{Change, Registry, RegistryError, Sandbox, now_unix};
 use crate::sessions::Sessions;
 use crate::spawns::Spawns;
+use crate::work::Watches;
 
 /// Why a sandbox ended, when nobody knows.
 const ENDED: &str = "its VM ended, by itself or by another program";
@@ -49,6 +51,8 @@ pub(crate) struct Inner {
     pub(crate) auth: Auth,
     pub(crate) audit: Audit,
     pub(crate) metrics: Metrics,
+    /// Who builds images, when this daemon cannot.
+    pub(crate) outside: Option<Outside>,
     /// Who talks to which guest.
     pub(crate) guests: Arc<Guests>,
     /// What waits in memory of the output of commands.
@@ -65,6 +69,8 @@ pub(crate) struct Inner {
     pub(crate) clients: Clients,
     /// Packs on their way.
     pub(crate) packs: Packs,
+    /// Requests about to come that somebody wants to watch.
+    pub(crate) watches: Watches,
     /// One for each branch that may be written now.
     pub(crate) branch_slots: Arc<Semaphore>,
     pub(crate) branch_cap: u32,
@@ -96,7 +102,7 @@ impl Drop for Undisturbed {
 }
 
 impl App {
-    pub(crate) fn new(config: &Config, registry: Registry, auth: Auth, audit: Audit) -> Self {
+    pub(crate) fn new(config: &Config, registry: Registry, auth: Auth, audit: Audit, outside: Option<Outside>) -> Self {
         let branch_cap = config.branch_concurrency;
         Self(Arc::new(Inner {
             dirs: config.dirs.clone(),
@@ -106,6 +112,7 @@ impl App {
             auth,
             audit,
             metrics: Metrics::new(),
+            outside,
             guests: Arc::default(),
             outputs: Budget::new(MAX_OUTPUTS),
             inputs: Budget::new(MAX_INPUTS),
@@ -114,6 +121,7 @@ impl App {
             sessions: Sessions::default(),
             clients: Clients::default(),
             packs: Packs::default(),
+            watches: Watches::default(),
             branch_slots: Arc::new(Semaphore::new(usize::try_from(branch_cap).unwrap_or(usize::MAX >> 3))),
             branch_cap,
             stopping: watch::Sender::new(false),

@@ -10,7 +10,9 @@
 //! it is ends by itself, and is then as whole as if somebody had waited. A daemon that is about to end calls everything off.
 
 mod board;
+mod relay;
 mod tell;
+mod watch;
 
 use std::time::{Duration, Instant};
 
@@ -26,6 +28,9 @@ use crate::body::ApiJson;
 use crate::error::ApiError;
 use crate::state::App;
 use board::Board;
+
+pub use relay::relay;
+pub(crate) use watch::Watches;
 
 /// How long work may take to begin until it is answered that it does.
 const BEGINNING: Duration = Duration::from_secs(1);

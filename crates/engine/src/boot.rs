@@ -127,7 +127,9 @@ pub enum BootError {
     },
     /// The agent did not answer in time.
     #[error(
-        "the guest's agent did not answer within {} s; its console's last lines:\n{console}", limit.as_secs_f32()
+        "the guest's agent did not answer within {} s (--boot-timeout, boot_timeout_secs); its console's last \
+         lines:\n{console}",
+        limit.as_secs_f32()
     )]
     AgentSilent {
         /// The time limit.

@@ -4,6 +4,7 @@
 //! nobody listens                 one is started; it ends by itself when nobody needs it any more
 //! one that ends by itself, and
 //! is of an older build           is ended and replaced, unless somebody else is using it; sandboxes go on without it
+//! one that ends by itself        makes way for one that somebody starts
 //! one that somebody started      is asked, whatever its version; a person is told when that is another one
 //! ```
 //!
@@ -49,6 +50,7 @@ pub(crate) struct Own {
     socket: PathBuf,
     lock: PathBuf,
     client: Client,
+    quiet: bool,
 }
 
 /// What one that runs says of itself; one of another version may say nothing.
@@ -58,16 +60,24 @@ impl Own {
     pub(crate) fn new(dirs: &Dirs) -> anyhow::Result<Self> {
         let socket = std::path::absolute(dirs.run.join("forkd.sock"))?;
         let client = Client::new(Endpoint::Unix(socket.clone()), None);
-        Ok(Self { lock: dirs.run.join("daemon.lock"), dirs: dirs.clone(), socket, client })
+        Ok(Self { lock: dirs.run.join("daemon.lock"), dirs: dirs.clone(), socket, client, quiet: false })
+    }
+
+    /// Whether nothing is said about what is done to have it run.
+    pub(crate) const fn quiet(mut self, quiet: bool) -> Self {
+        self.quiet = quiet;
+        self
     }
 
     /// Running, started if need be.
     pub(crate) fn client(self) -> anyhow::Result<Client> {
         if !self.serves()? {
             if let Place::Machine { why } = place(&self.dirs)? {
-                remote::notice(&why);
+                if !self.quiet {
+                    remote::notice(&why);
+                }
                 // Shown to who waits for it: the daemon would do it without a word.
-                Remote::start(&self.dirs, &*progress::reporter(false))?;
+                Remote::start(&self.dirs, &*progress::reporter(self.quiet))?;
             }
             self.start()?;
         }
@@ -88,6 +98,18 @@ impl Own {
             && matches!(place(&self.dirs)?, Place::Machine { .. })
             && machine::status(&self.dirs)? == machine::Status::Absent;
         if nothing_is_kept { Ok(None) } else { self.client().map(Some) }
+    }
+
+    /// Ends one that started by itself, for one that shall stay. One that somebody started or uses is left, and in its way.
+    pub(crate) fn make_way(&self) -> anyhow::Result<()> {
+        if let Some(Some(info)) = self.look()?
+            && info.idle_secs.is_some()
+            && info.clients == 0
+        {
+            self.stop()?;
+            eprintln!("forkd: the daemon that had started by itself made way for this one; sandboxes go on");
+        }
+        Ok(())
     }
 
     /// Whether one runs that can be used. One of an older build is ended here, if that disturbs nobody.
@@ -129,7 +151,7 @@ impl Own {
 
     /// Has it end, and waits until it has.
     pub(super) fn stop(&self) -> anyhow::Result<()> {
-        let _stage = progress::reporter(false).stage("Ending the daemon", None);
+        let _stage = progress::reporter(self.quiet).stage("Ending the daemon", None);
         let pid = self.process()?;
         kill_process(pid, Signal::TERM).context("cannot end the daemon")?;
         let until = Instant::now() + PATIENCE;
@@ -143,7 +165,7 @@ impl Own {
     }
 
     fn start(&self) -> anyhow::Result<()> {
-        let _stage = progress::reporter(false).stage("Starting the daemon", None);
+        let _stage = progress::reporter(self.quiet).stage("Starting the daemon", None);
         let run = &self.dirs.run;
         fs::create_dir_all(run).with_context(|| format!("cannot make {}", run.display()))?;
         let log = run.join("daemon.log");

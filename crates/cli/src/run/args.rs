@@ -86,6 +86,25 @@ pub(crate) struct GuestArgs {
     pub(crate) boot_timeout: Duration,
 }
 
+impl GuestArgs {
+    /// How long a guest may take to boot when nobody says.
+    const BOOT_LIMIT: Duration = Duration::from_secs(120);
+
+    /// That of a recipe, by its name, of which nothing else is said.
+    pub(crate) const fn of_recipe(name: String) -> Self {
+        Self {
+            recipe: Some(name),
+            image: None,
+            vcpus: None,
+            memory: None,
+            kernel: None,
+            initramfs: None,
+            append: None,
+            boot_timeout: Self::BOOT_LIMIT,
+        }
+    }
+}
+
 /// How the command is run.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The command")]

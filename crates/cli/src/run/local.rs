@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use engine::{BootError, BootSpec, Outcome, Tap, Vm, boot};
+use engine::{BootSpec, Outcome, Tap, Vm, boot};
 use session::{Exec, SessionError};
 
 use super::Run;
@@ -59,10 +59,7 @@ impl Run<'_> {
             limit: guest.boot_timeout,
             cancel: Some(interrupts.cancel()),
         };
-        boot(spec, &self.dirs).map_err(|error| match error {
-            BootError::AgentSilent { .. } => anyhow!("{error}\n(--boot-timeout sets the limit)"),
-            error => error.into(),
-        })
+        Ok(boot(spec, &self.dirs)?)
     }
 
     fn join(&self, exec: Exec, vm: &Vm, interrupts: &Interrupts) -> anyhow::Result<Ended> {

@@ -16,6 +16,7 @@ use rustix::stdio::stderr;
 use session::{DialTarget, Event, Exec, ExecControl, ExecRequest, Stdio, Transport};
 use types::Dirs;
 
+use super::builder;
 use crate::errors::chain;
 use crate::output::Raw;
 use crate::progress;
@@ -54,14 +55,19 @@ impl InsideDaemon {
         }
         // What it writes down is written down here: its log is standard error, so nothing else comes that way.
         words.push("--audit-log=/dev/stdout".to_owned());
+        words.push(format!("--builder-socket={}", builder::socket()));
         let audit_log = args.audit_log.clone().unwrap_or_else(|| dirs.data.join("audit.log"));
         // Tried now, so that it is said now if it cannot be.
         append(&audit_log, b"").with_context(|| format!("cannot write {}", audit_log.display()))?;
-        let exec = machine.exec(&remote.request(words, Stdio::Output))?;
+        let mut request = remote.request(words, Stdio::Output);
+        // Where it listens inside is nobody's business, unless somebody wants to know everything.
+        request.env.entry("RUST_LOG".into()).or_insert_with(|| "warn".into());
+        let exec = machine.exec(&request)?;
         let (control, (say, ended)) = (exec.control(), channel());
         spawn("inside", move || pass_on(exec, &audit_log, &say))?;
         let inside = Self { machine, control, ended: Mutex::new(ended) };
         inside.listens()?;
+        builder::stand_by(remote, dirs)?;
         Ok(inside)
     }
 

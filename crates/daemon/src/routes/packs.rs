@@ -1,6 +1,6 @@
 //! Packs: snapshots with all they are made of, in one file.
 
-use api::{PullPack, PushPack, Pushed, Unpacked};
+use api::{PullPack, PushPack, Pushed, Unpacked, Watch};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -8,7 +8,6 @@ use axum::response::{IntoResponse, Response};
 use engine::Store;
 use pack::PackSpec;
 use serde::Deserialize;
-use types::progress::Silent;
 
 use super::{Failures, Told};
 use crate::body::{ApiJson, ApiQuery, Name};
@@ -23,6 +22,7 @@ use crate::work::Watched;
 pub(super) struct Words {
     description: Option<String>,
     base_image: Option<String>,
+    watch: Option<String>,
 }
 
 /// A snapshot and all it is made of in one file, for another host. It is checked before anything is sent; what breaks off
@@ -32,6 +32,7 @@ pub(super) struct Words {
         ("tag" = String, Path),
         ("description" = Option<String>, Query, description = "A word on it, for who unpacks it"),
         ("base_image" = Option<String>, Query, description = "What it was built from; its recipe when absent"),
+        ("watch" = Option<String>, Query, description = "The name that `GET /v1/packs/progress` gave"),
     ),
     responses((status = 200, body = Vec<u8>, content_type = "application/zstd"), Failures))]
 pub(super) async fn pack(
@@ -39,14 +40,16 @@ pub(super) async fn pack(
     Name(tag): Name,
     ApiQuery(words): ApiQuery<Words>,
 ) -> Result<Response, ApiError> {
-    let Words { description, base_image } = words;
+    let Words { description, base_image, watch } = words;
+    // First of all: whoever watches is told when there is nothing to watch.
+    let work = app.watches.begin(watch.as_deref())?;
     let spec = PackSpec { tag: parse_tag(&tag)?, description, base_image };
     let room = app.packs.enter()?;
     let body = packs::pipe_out(&app, move |app, to| {
         let _room = room;
         let left = to.left();
         let cancelled = || left() || *app.stopping.borrow();
-        let packed = pack::pack(&Store::new(&app.dirs), &spec, to, &Silent, &cancelled);
+        let packed = pack::pack(&Store::new(&app.dirs), &spec, to, work.progress(), &cancelled);
         packed.map(drop).map_err(|error| app.unless_stopping(error.into()))
     });
     Ok(([(header::CONTENT_TYPE, "application/zstd")], body.await?).into_response())
@@ -58,6 +61,7 @@ pub(super) struct How {
     tag: Option<String>,
     #[serde(default)]
     force: bool,
+    watch: Option<String>,
 }
 
 /// Takes a pack: the body as it is, however long. Whether it can be used here is known before anything is written,
@@ -68,6 +72,7 @@ pub(super) struct How {
         ("tag" = Option<String>, Query, description = "What the snapshot shall be called"),
         ("force" = Option<bool>, Query,
             description = "It takes the place of other snapshots that have the name of one in the pack"),
+        ("watch" = Option<String>, Query, description = "The name that `GET /v1/packs/progress` gave"),
     ),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 201, body = [Unpacked]), Failures))]
@@ -76,14 +81,23 @@ pub(super) async fn unpack(
     ApiQuery(how): ApiQuery<How>,
     body: Body,
 ) -> Result<(StatusCode, ApiJson<Vec<Unpacked>>), ApiError> {
+    let work = app.watches.begin(how.watch.as_deref())?;
     let how = Unpacking::new(how.tag.as_deref(), how.force)?;
     let room = app.packs.enter()?;
     let unpacked = packs::pipe_in(&app, body, move |app, from| {
         let _room = room;
         let cancelled = || *app.stopping.borrow();
-        how.unpack(app, from, &Silent, &cancelled).map_err(|error| app.unless_stopping(error))
+        how.unpack(app, from, work.progress(), &cancelled).map_err(|error| app.unless_stopping(error))
     });
     Ok((StatusCode::CREATED, ApiJson(unpacked.await?)))
+}
+
+/// Tells how far the next pack is that comes or goes with the name that the first event, `watch`, has: `progress` events to
+/// its end.
+#[utoipa::path(get, path = "/v1/packs/progress", tag = "packs",
+    responses((status = 200, content((Watch = "text/event-stream"))), Failures))]
+pub(super) async fn progress(State(app): State<App>) -> Result<impl IntoResponse, ApiError> {
+    app.watch()
 }
 
 /// Has the daemon get a pack from a server, and takes it. What came of it in part is kept, and the next pull of the same

@@ -19,7 +19,7 @@ use crate::error::ApiError;
 /// How many events may wait for a client.
 const BACKLOG: usize = 1;
 /// Oftener than that, nobody wants to know.
-const PACE: Duration = Duration::from_millis(100);
+pub(super) const PACE: Duration = Duration::from_millis(100);
 
 /// Tells how far it is until it is done, unless it is done already. When nobody listens any more, the leash is dropped.
 pub(super) fn stream<T, D>(early: Option<T>, done: Pin<Box<D>>, board: Board, leash: Leash) -> impl IntoResponse
@@ -66,7 +66,7 @@ where
 }
 
 /// Tells what is new; whether somebody listens.
-async fn tell(board: &Board, say: &Sender<Event>) -> bool {
+pub(super) async fn tell(board: &Board, say: &Sender<Event>) -> bool {
     for progress in board.news() {
         if say.send(event("progress", &progress)).await.is_err() {
             return false;
@@ -88,6 +88,6 @@ fn last<T: Serialize>(ended: Result<T, ApiError>) -> Event {
     }
 }
 
-fn event<T: Serialize>(name: &str, data: &T) -> Event {
+pub(super) fn event<T: Serialize>(name: &str, data: &T) -> Event {
     Event::default().event(name).json_data(data).expect("what we say can be written as JSON")
 }

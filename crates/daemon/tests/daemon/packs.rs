@@ -119,6 +119,8 @@ fn a_workspaces_state_is_not_replaced_by_force() {
     let state = suspended["current_state_tag"].as_str().unwrap();
     let refused = world.send("POST", &format!("/v1/packs?force=true&tag={state}"), &pack);
     assert_eq!(refused.code(409), "snapshot_exists");
+    let replacing = json!({ "tag": state, "recipe": "debian", "replace": true });
+    assert_eq!(world.ask("POST", "/v1/snapshots", Some(replacing)).code(409), "snapshot_in_use");
     world.post("/v1/workspaces/w/resume", json!({}), 200);
 }
 
@@ -184,6 +186,26 @@ fn work_that_is_watched_ends_with_what_it_would_have_answered() {
     let verified = watch(&world, "/v1/store/verify", json!({})).expect(200);
     let result = &events(&verified, "result")[0];
     assert_eq!((&result["snapshots"], &result["findings"]), (&json!(2), &json!([])));
+}
+
+#[test]
+fn a_pack_on_its_way_is_watched_on_another_connection() {
+    let world = World::open();
+    let mut told = world.stream("GET", "/v1/packs/progress", None);
+    told.until(r#"data: {"watch":"0"}"#);
+    world.ask("GET", "/v1/snapshots/base/pack?watch=0", None).expect(200);
+    // It ends with the pack.
+    told.rest();
+    assert_eq!(world.ask("GET", "/v1/snapshots/base/pack?watch=0", None).code(400), "invalid_request");
+}
+
+#[test]
+fn a_tag_that_is_taken_is_told_before_anything_is_built() {
+    let world = World::open();
+    let taken = world.ask("POST", "/v1/snapshots", Some(json!({ "tag": "base", "recipe": "debian" })));
+    assert_eq!(taken.code(400), "snapshot_exists");
+    let nobody = world.ask("POST", "/v1/snapshots", Some(json!({ "tag": "new", "recipe": "../debian" })));
+    assert_eq!(nobody.code(400), "invalid_request");
 }
 
 #[test]

@@ -59,7 +59,10 @@ class AsyncController:
         return await self._transport.carry_out(calls.list_snapshots())
 
     async def create_snapshot(self, tag: str, **fields: Any) -> Json:
-        """Boots a VM, warms it up and keeps it: ``recipe``, or ``kernel`` and ``rootfs``; ``vcpus``, ``memory_mib``."""
+        """Boots a VM, warms it up and keeps it: ``recipe``, or ``kernel`` and ``rootfs``; ``vcpus``, ``memory_mib``.
+
+        ``warm={"command": ...}`` says what is done before, ``replace=True`` takes the place of another one.
+        """
         return await self._transport.carry_out(calls.create_snapshot(tag, fields))
 
     async def snapshot_info(self, tag: str) -> Json:

@@ -89,7 +89,10 @@ class Controller:
         return self._transport.carry_out(calls.list_snapshots())
 
     def create_snapshot(self, tag: str, **fields: Any) -> Json:
-        """Boots a VM, warms it up and keeps it: ``recipe``, or ``kernel`` and ``rootfs``; ``vcpus``, ``memory_mib``."""
+        """Boots a VM, warms it up and keeps it: ``recipe``, or ``kernel`` and ``rootfs``; ``vcpus``, ``memory_mib``.
+
+        ``warm={"command": ...}`` says what is done before, ``replace=True`` takes the place of another one.
+        """
         return self._transport.carry_out(calls.create_snapshot(tag, fields))
 
     def snapshot_info(self, tag: str) -> Json:
