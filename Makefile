@@ -70,8 +70,12 @@ bench: build ## A spawn and a branch beside their floors, a chain, prefaults, th
 fuzz: ## Fuzz every target for a minute (needs nightly and cargo-fuzz)
 	@cd fuzz && for target in $$(cargo +nightly fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done
 
-install: build ## Install the three binaries to /usr/local/bin
+# Not built here: who may write to /usr/local need not have a toolchain.
+install: ## Install what `make build` built to /usr/local/bin, and manual pages
+	@test -x $(BIN)/forkd || { echo "there is nothing to install yet; run: make build" >&2; exit 1; }
 	@install -m 755 $(BIN)/forkd $(BIN)/forkd-vmm $(BIN)/forkd-agent /usr/local/bin/
+	@ln -sf forkd /usr/local/bin/forkd-controller
+	@/usr/local/bin/forkd man /usr/local/share/man/man1
 
 clean: ## Remove what was built here; images and kernels stay in the cache
 	@cargo clean
