@@ -33,6 +33,8 @@ use crate::remote::{self, Remote};
 
 /// How long it may take to listen, and to end: what is under way has half a minute.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// How long a client that has just ended may take to be gone.
+const LEAVING: Duration = Duration::from_secs(3);
 /// How often it is started again when it ended at once.
 const TRIES: usize = 4;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -102,12 +104,19 @@ impl Own {
 
     /// Ends one that started by itself, for one that shall stay. One that somebody started or uses is left, and in its way.
     pub(crate) fn make_way(&self) -> anyhow::Result<()> {
-        if let Some(Some(info)) = self.look()?
+        let until = Instant::now() + LEAVING;
+        while let Some(Some(info)) = self.look()?
             && info.idle_secs.is_some()
-            && info.clients == 0
         {
-            self.stop()?;
-            eprintln!("forkd: the daemon that had started by itself made way for this one; sandboxes go on");
+            if info.clients == 0 {
+                self.stop()?;
+                eprintln!("forkd: the daemon that had started by itself made way for this one; sandboxes go on");
+                return Ok(());
+            }
+            if Instant::now() > until {
+                bail!("the daemon that started by itself has {} clients; `forkd daemon stop` ends it", info.clients);
+            }
+            thread::sleep(PAUSE);
         }
         Ok(())
     }
