@@ -178,6 +178,7 @@ fn boot_with(program: &Path, spec: BootSpec, dirs: &Dirs) -> Result<Vm, BootErro
                 address: tap.guest_ip,
                 prefix: tap.prefix,
                 gateway: tap.host_ip,
+                name_server: tap.name_server,
             }),
             spec.append.as_deref(),
         ),

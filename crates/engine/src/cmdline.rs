@@ -2,12 +2,13 @@
 
 use std::net::Ipv4Addr;
 
-/// What the guest is told about its network: `forkd.net=<address>/<prefix>,<gateway>`.
+/// What the guest is told about its network: `forkd.net=<address>/<prefix>,<gateway>`, and `forkd.dns=<address>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuestNetwork {
     pub(crate) address: Ipv4Addr,
     pub(crate) prefix: u8,
     pub(crate) gateway: Ipv4Addr,
+    pub(crate) name_server: Option<Ipv4Addr>,
 }
 
 /// Words that every guest gets.
@@ -30,8 +31,9 @@ const COMMON: &[&str] = &[
 pub(crate) fn guest_cmdline(hostname: &str, network: Option<GuestNetwork>, append: Option<&str>) -> String {
     let mut words: Vec<String> = COMMON.iter().map(ToString::to_string).collect();
     words.push(format!("forkd.hostname={hostname}"));
-    if let Some(GuestNetwork { address, prefix, gateway }) = network {
+    if let Some(GuestNetwork { address, prefix, gateway, name_server }) = network {
         words.push(format!("forkd.net={address}/{prefix},{gateway}"));
+        words.extend(name_server.map(|address| format!("forkd.dns={address}")));
     }
     words.extend(append.map(String::from));
     words.join(" ")
@@ -46,9 +48,12 @@ mod tests {
         let without = guest_cmdline("vm-1", None, None);
         assert!(without.starts_with("console=ttyS0 ") && without.ends_with(" forkd.hostname=vm-1"), "{without}");
         assert!(!without.contains("forkd.net"), "{without}");
-        let network = GuestNetwork { address: [10, 42, 7, 2].into(), prefix: 24, gateway: Ipv4Addr::new(10, 42, 7, 1) };
+        let gateway = Ipv4Addr::new(10, 42, 7, 1);
+        let network = GuestNetwork { address: [10, 42, 7, 2].into(), prefix: 24, gateway, name_server: None };
         let with = guest_cmdline("vm-1", Some(network), None);
         assert!(with.ends_with(" forkd.net=10.42.7.2/24,10.42.7.1"), "{with}");
+        let with = guest_cmdline("vm-1", Some(GuestNetwork { name_server: Some(gateway), ..network }), None);
+        assert!(with.ends_with(" forkd.net=10.42.7.2/24,10.42.7.1 forkd.dns=10.42.7.1"), "{with}");
     }
 
     #[test]

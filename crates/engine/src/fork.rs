@@ -19,6 +19,7 @@ mod ready;
 mod slot;
 mod source;
 
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,7 @@ use crate::cancel::Cancel;
 use crate::cgroup::{Groups, Limits};
 use crate::child::Child;
 use crate::childdir::{ChildDir, Wanted};
+use crate::network::{Granted, Networks};
 use crate::template::{Template, template_of_status, tops};
 use crate::{kill, limits};
 
@@ -123,24 +125,37 @@ pub struct ForkTimings {
     pub ready_us: u64,
 }
 
-/// Forks children and waits until they are ready.
+/// Forks children that have no network, and waits until they are ready.
 ///
 /// # Errors
 /// When there is no template; in a fork of all or nothing also when one child fails, of which then nothing is left.
 pub fn fork(spec: &ForkSpec, dirs: &Dirs) -> Result<Forked, ForkError> {
+    fork_on(spec, None, dirs)
+}
+
+/// Forks children, each on a network of its own if the snapshot has a network card, and waits until they are ready.
+///
+/// # Errors
+/// As [`fork`], and when the snapshot and the networks do not go together.
+pub fn fork_on(spec: &ForkSpec, networks: Option<&Networks<'_>>, dirs: &Dirs) -> Result<Forked, ForkError> {
     let begun = Instant::now();
     if spec.children.is_empty() || spec.children.len() > MAX_CHILDREN {
         return Err(ForkError::Count { asked: spec.children.len() });
     }
     limits::raise_descriptors().map_err(|source| ForkError::Io { action: "raise the limit of open files", source })?;
     let status = Store::new(dirs).status(&spec.tag)?;
-    if matches!(&status, Status::Ready(snapshot) if snapshot.manifest().network) {
-        return Err(ForkError::Network { tag: spec.tag.clone() });
-    }
+    let networks = match (has_network(&status, dirs), networks) {
+        (true, None) => return Err(ForkError::Network { tag: spec.tag.clone() }),
+        (false, Some(networks)) if networks.egress.is_some() => {
+            return Err(ForkError::NoNetwork { tag: spec.tag.clone() });
+        }
+        (needed, networks) => networks.filter(|_| needed),
+    };
     // Before anything is started: a limit that cannot be held is an error.
     let groups = groups(&spec.children, dirs)?;
     let template = template_of_status(&spec.tag, status, dirs, begun + spec.limit, spec.cancel.as_ref())?;
-    let forked = fork_from(template, groups.as_ref(), spec, dirs, begun);
+    let granted = networks.map(|networks| networks.grant(spec.children.len())).transpose()?.unwrap_or_default();
+    let forked = fork_from(template, groups.as_ref(), granted, spec, dirs, begun);
     // What others left is removed when nobody waits for it.
     if let Err(error) = kill::sweep(dirs) {
         log::warn!("what dead VMs left cannot be removed: {error}");
@@ -148,9 +163,25 @@ pub fn fork(spec: &ForkSpec, dirs: &Dirs) -> Result<Forked, ForkError> {
     forked
 }
 
+/// Whether the guest has a network card. A branch has what it was taken of has, also while it is being written.
+fn has_network(status: &Status, dirs: &Dirs) -> bool {
+    let parent = match status {
+        Status::Ready(snapshot) => return snapshot.manifest().network,
+        Status::Writing(intent) => intent.parent.as_ref(),
+        Status::Failed(_) => None,
+    };
+    let Some(parent) = parent else { return false };
+    match Store::new(dirs).status(&parent.tag) {
+        Ok(Status::Ready(snapshot)) => snapshot.manifest().id == parent.id && snapshot.manifest().network,
+        // The parent is gone: once the branch is written, it says so itself.
+        _ => false,
+    }
+}
+
 fn fork_from(
     template: Template,
     groups: Option<&Groups>,
+    granted: Vec<Granted>,
     spec: &ForkSpec,
     dirs: &Dirs,
     begun: Instant,
@@ -162,9 +193,11 @@ fn fork_from(
         spec.children.iter().map(|child| Wanted { limits: child.limits, has_group, owner: child.owner.as_deref() });
     let wanted: Vec<_> = wanted.collect();
     let made = ChildDir::create_many(&dirs.run, &parent, &wanted)?;
+    let mut granted = granted.into_iter();
     let slots = made.into_iter().map(|dir| {
         let gate = groups.map(|groups| groups.make(dir.child().id(), dir.child().limits())).transpose()?;
-        Ok(Slot::new(dir, gate))
+        let tap = granted.next().map(|granted| settle(granted, &dir)).transpose()?;
+        Ok(Slot::new(dir, gate, tap))
     });
     let slots: Vec<Slot> = slots.collect::<Result<_, ForkError>>()?;
     // With the groups of all that are asked for at this moment: whoever else looks sees these, too.
@@ -183,6 +216,12 @@ fn groups(children: &[ChildOptions], dirs: &Dirs) -> Result<Option<Groups>, Fork
     let limits: Vec<Limits> = children.iter().map(|child| child.limits).collect();
     let directories = [tops(dirs)?, dirs.data.clone()];
     Ok(Some(Groups::prepare(&limits, &directories)?))
+}
+
+/// Writes a child's network down before the child exists.
+fn settle(granted: Granted, dir: &ChildDir) -> Result<OwnedFd, ForkError> {
+    granted.note(dir.path()).map_err(|source| ForkError::Io { action: "write down a child's network", source })?;
+    Ok(granted.tap)
 }
 
 /// Runs the fan-out with its workers; when this returns, none of them is left.

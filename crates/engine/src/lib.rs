@@ -36,6 +36,7 @@ mod limits;
 mod lineage;
 mod list;
 mod memory;
+mod network;
 mod pause;
 mod pidfd;
 mod ping;
@@ -65,6 +66,7 @@ pub use cgroup::{
 pub use child::{Child, Death};
 pub use fork::{
     ChildError, ChildOptions, ForkError, ForkSpec, ForkTimings, Forked, ForkedChild, MAX_CHILDREN, Results, fork,
+    fork_on,
 };
 pub use freeze::{FreezeError, Frozen};
 pub use kill::{KillError, kill, kill_many, sweep};
@@ -72,7 +74,8 @@ pub use limits::raise_descriptors;
 pub use lineage::{Lineage, LineageError, LineageNode, LineageSandbox};
 pub use list::{FindError, find, list, open};
 pub use memory::MemoryUse;
-pub use net::{Tap, TapError};
+pub use net::{Egress, Lease, Network, NetworkError, PolicyError, Pool, Tap, TapError, Traffic, plan};
+pub use network::{ChildNetwork, EgressError, Networks, networks};
 pub use pause::{ChildStatus, PauseError};
 pub use ping::Pong;
 pub use probe::{KvmVerdict, Probe};

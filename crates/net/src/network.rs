@@ -199,15 +199,20 @@ impl Network {
         Ok((network, tap))
     }
 
-    /// The network of that number, which another process made: it goes on as it is. `egress` and `limits` are what it
-    /// has.
+    /// The network of that number, which another process made. `egress` and `limits` are what it has, as far as is known:
+    /// a policy that is not in force is put in force, one that is goes on as it is.
     ///
     /// # Errors
     /// When there is no such network.
     pub fn adopt(site: &Site, number: Number, egress: Egress, limits: Limits) -> Result<Self, NetworkError> {
         let namespace = site.directory.open(number).map_err(refused("open a namespace"))?;
         let network = Self::manage(site, number, namespace)?;
+        let sets = locked(&network.nft).sets().map_err(refused("list the sets of a namespace"))?;
+        let in_force = sets.contains(&ruleset::host_set(&egress));
         *locked(&network.rules) = Rules { egress, limits, ..Rules::default() };
+        if !in_force {
+            network.set_egress(&network.egress())?;
+        }
         Ok(network)
     }
 

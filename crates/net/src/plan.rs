@@ -16,6 +16,8 @@
 
 use std::net::Ipv4Addr;
 
+use serde::{Deserialize, Serialize};
+
 /// The guest's address.
 pub const GUEST: Ipv4Addr = Ipv4Addr::new(10, 42, 0, 2);
 /// The guest's gateway and name server: the tap's address.
@@ -39,7 +41,7 @@ pub const OUTSIDE_PREFIX: u8 = 15;
 pub const PAIR_PREFIX: u8 = 31;
 
 /// The number of a network: one of 65 536.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Number(u16);
 
 impl Number {

@@ -133,8 +133,10 @@ impl Drop for Pool {
         if self.keeper.take().is_some_and(|keeper| keeper.join().is_err()) {
             log::error!("the keeper of networks panicked");
         }
-        for Lease { network, tap } in std::mem::take(&mut self.shared.state().ready) {
-            drop(tap);
+        let State { ready, used, .. } = std::mem::take(&mut *self.shared.state());
+        let ready: Vec<_> = ready.into_iter().map(|Lease { network, .. }| network).collect();
+        let left = used.into_values().filter(|network| matches!(network.is_used(), Ok(false)));
+        for network in ready.into_iter().chain(left) {
             if let Err(error) = network.remove() {
                 log::warn!("{} is left: {error}", network.number().namespace());
             }
@@ -247,9 +249,11 @@ mod tests {
             guest.leave();
             drop(more);
             await_counts(&pool, (3, 0));
-            let again = pool.take(3).unwrap();
+            let mut again = pool.take(3).unwrap();
             assert!(again.iter().all(|lease| lease.network.egress() == Egress::None));
+            let used = again.pop().unwrap();
             drop((again, pool));
+            assert_eq!(world.site.directory.list().unwrap(), [used.network.number()], "only what is used is left");
         });
     }
 

@@ -42,8 +42,6 @@ pub(crate) const ATTEMPT_KEPT: Duration = Duration::from_secs(600);
 pub(crate) const MAX_LEARNED: u32 = 1024;
 /// How many addresses a host has at most.
 const MAX_HOST: u32 = 4096;
-/// The set of the host's own addresses.
-const HOST: &str = "host";
 
 const DNS: u16 = 53;
 const ARP: [u8; 2] = [0x08, 0x06];
@@ -134,16 +132,17 @@ pub(crate) fn policy(egress: &Egress, host: &[Ipv4Addr], limits: &Limits, old: &
 }
 
 fn destinations(change: &mut Transaction, egress: &Egress, host: &[Ipv4Addr]) {
-    change.set(HOST, SetKind::addresses(MAX_HOST));
+    let own = host_set(egress);
+    change.set(&own, SetKind::addresses(MAX_HOST));
     for address in host.iter().take(MAX_HOST as usize) {
-        change.add(HOST, &address_key(*address), None);
+        change.add(&own, &address_key(*address), None);
     }
     let networks = |first: bool| egress.entries().iter().filter(move |entry| names_itself(entry) == first);
     networks(true).for_each(|entry| network(change, entry));
     for never in NEVER {
         change.rule("policy", &Rule::new().ipv4().to(never).then(Verdict::Goto("deny")));
     }
-    change.rule("policy", &Rule::new().ipv4().destination_in(HOST).then(Verdict::Goto("deny")));
+    change.rule("policy", &Rule::new().ipv4().destination_in(&own).then(Verdict::Goto("deny")));
     networks(false).for_each(|entry| network(change, entry));
     for (index, service) in egress.named_services().into_iter().enumerate() {
         let set = names_set(egress, index);
@@ -175,7 +174,12 @@ pub(crate) fn names_set(egress: &Egress, service: usize) -> String {
     format!("names-{:08x}-{service}", egress.mark())
 }
 
+/// The set of the host's own addresses. Every policy has one, so it tells which policy is in force.
+pub(crate) fn host_set(egress: &Egress) -> String {
+    format!("host-{:08x}", egress.mark())
+}
+
 /// Whether a set belongs to a policy.
 pub(crate) fn is_of_policy(set: &str) -> bool {
-    set == HOST || set.starts_with("names-")
+    set.starts_with("host-") || set.starts_with("names-")
 }

@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::plan::{GATEWAY, GUEST, INSIDE_PREFIX, TAP};
 use crate::sys;
 
 /// Bytes in front of every packet: `virtio_net_hdr_mrg_rxbuf`, the header of a virtio 1.0 card.
@@ -64,6 +65,8 @@ pub struct Tap {
     pub prefix: u8,
     /// The guest's hardware address.
     pub mac: [u8; 6],
+    /// Who answers the guest's questions for names, if anybody does.
+    pub name_server: Option<Ipv4Addr>,
 }
 
 impl Tap {
@@ -84,6 +87,20 @@ impl Tap {
         Err(TapError::AllInUse)
     }
 
+    /// That of a sandbox's network, as a guest sees it that boots there.
+    #[must_use]
+    pub fn of_network(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            name: TAP.into(),
+            host_ip: GATEWAY,
+            guest_ip: GUEST,
+            prefix: INSIDE_PREFIX,
+            mac: GUEST_MAC,
+            name_server: Some(GATEWAY),
+        }
+    }
+
     fn configure(fd: OwnedFd, name: String, network: u8) -> Result<Self, TapError> {
         let host_ip = Ipv4Addr::new(10, 42, network, 1);
         let guest_ip = Ipv4Addr::new(10, 42, network, 2);
@@ -96,7 +113,7 @@ impl Tap {
         sys::set_netmask(socket, &name, NETMASK).map_err(|error| refused("give the tap its netmask", error))?;
         sys::set_mtu(socket, &name, MTU).map_err(|error| refused("set the tap's packet size", error))?;
         sys::set_up(socket, &name).map_err(|error| refused("bring the tap up", error))?;
-        Ok(Self { fd, name, host_ip, guest_ip, prefix: PREFIX, mac: GUEST_MAC })
+        Ok(Self { fd, name, host_ip, guest_ip, prefix: PREFIX, mac: GUEST_MAC, name_server: None })
     }
 }
 

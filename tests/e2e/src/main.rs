@@ -17,6 +17,7 @@ mod clients;
 mod command_line;
 mod daemon;
 mod disk;
+mod egress;
 mod exec;
 mod faults;
 mod fork;
@@ -51,6 +52,7 @@ const VM_TESTS: &[&[Test]] = &[
     boot::TESTS,
     disk::TESTS,
     network::TESTS,
+    egress::TESTS,
     faults::TESTS,
     spawn_budget::TESTS,
     fork::state::TESTS,

@@ -41,12 +41,21 @@ pub enum ForkError {
     /// The template could not be spoken to.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// Every child would need a network of its own.
-    #[error("snapshot `{tag}` was taken with a network card, which its children cannot share; make it again without")]
+    /// Every child needs a network of its own, and nobody gives one.
+    #[error("snapshot `{tag}` has a network card, and each of its children needs a network: use `forkd spawn`")]
     Network {
         /// The tag.
         tag: Tag,
     },
+    /// What the children may connect to is said, and they cannot connect at all.
+    #[error("snapshot `{tag}` has no network card; `forkd snapshot --egress none` takes one that has")]
+    NoNetwork {
+        /// The tag.
+        tag: Tag,
+    },
+    /// There is no network for a child.
+    #[error(transparent)]
+    Host(#[from] net::NetworkError),
     /// A child failed, and the others were ended because of it.
     #[error("{failed} of {asked} children failed, and the others were ended; {id}: {source}")]
     Child {

@@ -28,6 +28,8 @@ use crate::template::Template;
 /// Children of one message: enough that messages cost nothing, few enough that one fits in a packet and that a
 /// descriptor for each does beside it.
 const BATCH: usize = 100;
+/// The same, when there is more than one descriptor for each.
+const SMALL_BATCH: usize = 60;
 /// The longest the system can wait in one go; the loop goes around.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
@@ -120,8 +122,15 @@ impl<'a> Fanout<'a> {
 
     /// Asks for all of them.
     pub(super) fn ask(&mut self) -> Result<(), ForkError> {
-        for first in (0..self.slots.len()).step_by(BATCH) {
-            let range = first..self.slots.len().min(first + BATCH);
+        // All children have the same.
+        let mut descriptors = Vec::new();
+        if let Some(slot) = self.slots.first() {
+            descriptors.extend(slot.tap.is_some().then_some(ChildDescriptor::Tap));
+            descriptors.extend(slot.gate.is_some().then_some(ChildDescriptor::Cgroup));
+        }
+        let batch = if descriptors.len() > 1 { SMALL_BATCH } else { BATCH };
+        for first in (0..self.slots.len()).step_by(batch) {
+            let range = first..self.slots.len().min(first + batch);
             let specs = self.slots[range.clone()].iter().map(|slot| ChildSpec {
                 id: slot.dir.child().id().into(),
                 dir: slot.dir.path().into(),
@@ -129,12 +138,11 @@ impl<'a> Fanout<'a> {
                 disk_limit: slot.dir.child().limits().disk.map(|limit| mib_to_bytes(limit.get())),
             });
             let children = specs.collect();
-            let gates: Vec<OwnedFd> =
-                self.slots[range.clone()].iter_mut().filter_map(|slot| slot.gate.take()).collect();
-            let descriptors = if gates.is_empty() { Vec::new() } else { vec![ChildDescriptor::Cgroup] };
+            let own = self.slots[range.clone()].iter_mut().flat_map(|slot| [slot.tap.take(), slot.gate.take()]);
+            let own: Vec<OwnedFd> = own.flatten().collect();
             let control = self.template.another_connection()?;
-            let fds: Vec<_> = gates.iter().map(AsFd::as_fd).collect();
-            control.send(&ToVmm::Spawn { children, descriptors }, &fds)?;
+            let fds: Vec<_> = own.iter().map(AsFd::as_fd).collect();
+            control.send(&ToVmm::Spawn { children, descriptors: descriptors.clone() }, &fds)?;
             self.watch(&control, Source::Batch(number(self.batches.len())))?;
             self.batches.push(Batch { control, slots: range, forked: false });
         }

@@ -14,6 +14,8 @@ pub(super) struct Slot {
     pub(super) dir: ChildDir,
     /// Where it joins its control group, until it is asked for.
     pub(super) gate: Option<OwnedFd>,
+    /// The tap of its network card, until it is asked for.
+    pub(super) tap: Option<OwnedFd>,
     pub(super) process: Option<Process>,
     pub(super) state: State,
 }
@@ -40,8 +42,8 @@ pub(super) enum State {
 }
 
 impl Slot {
-    pub(super) const fn new(dir: ChildDir, gate: Option<OwnedFd>) -> Self {
-        Self { dir, gate, process: None, state: State::Asked }
+    pub(super) const fn new(dir: ChildDir, gate: Option<OwnedFd>, tap: Option<OwnedFd>) -> Self {
+        Self { dir, gate, tap, process: None, state: State::Asked }
     }
 
     pub(super) fn is_asked(&self) -> bool {

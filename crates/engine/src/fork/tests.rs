@@ -192,3 +192,17 @@ fn senseless_numbers_are_refused() {
         assert!(matches!(fork(&spec(&world, count), &world.dirs), Err(ForkError::Count { asked }) if asked == count));
     }
 }
+
+#[test]
+fn a_policy_for_children_without_a_network_is_an_error_and_no_network_is_asked_for() {
+    let world = World::new();
+    world.start("obeys").unwrap();
+    let none = || -> Result<_, net::NetworkError> { panic!("nobody needs a network") };
+    let fork = |egress| fork_on(&spec(&world, 1), Some(&Networks { pool: &none, egress }), &world.dirs);
+    let refused = fork(Some("all".parse().unwrap())).unwrap_err();
+    assert!(matches!(refused, ForkError::NoNetwork { .. }) && refused.to_string().contains("--egress"), "{refused}");
+    let forked = fork(None).unwrap();
+    let child = forked.children.into_iter().next().unwrap().unwrap().child;
+    assert_eq!(child.network().unwrap(), None);
+    kill_many(&[child]).into_iter().for_each(Result::unwrap);
+}

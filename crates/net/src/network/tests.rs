@@ -214,6 +214,13 @@ fn a_network_is_adopted_as_it_is() {
         assert!(guest.reaches(ONE, 80) && !guest.reaches(OTHER, 80));
         allow(&guest, "198.51.100.8:80");
         assert!(!guest.reaches(ONE, 80) && guest.reaches(OTHER, 80));
+        // Who was killed between writing a policy down and putting it in force.
+        let network = guest.leave();
+        let tap = network.renew().unwrap();
+        drop(network);
+        let adopted = Network::adopt(&world.site, number, policy("198.51.100.7:80"), Limits::default()).unwrap();
+        let guest = Guest::on(Arc::new(adopted), tap);
+        assert!(guest.reaches(ONE, 80) && !guest.reaches(OTHER, 80));
         guest.leave();
     });
 }

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use engine::{Child, ChildOptions, ForkSpec, Forked, Lifetime, Limits, Results, fork, kill_many};
+use engine::{Child, ChildOptions, ForkSpec, Forked, Lifetime, Limits, Networks, Results, fork_on, kill_many};
 use proto::guest::ExecRequest;
 use session::Output;
 use types::{Dirs, Tag};
@@ -47,6 +47,22 @@ impl Children {
         lifetime: Lifetime,
         limits: Limits,
     ) -> Result<Self> {
+        Self::fork_with(dirs, tag, count, lifetime, limits, None)
+    }
+
+    /// The same, each on a network of its own.
+    pub(crate) fn fork_on(dirs: &Dirs, tag: &Tag, count: usize, networks: &Networks<'_>) -> Result<Self> {
+        Self::fork_with(dirs, tag, count, Lifetime::Detached, Limits::default(), Some(networks))
+    }
+
+    fn fork_with(
+        dirs: &Dirs,
+        tag: &Tag,
+        count: usize,
+        lifetime: Lifetime,
+        limits: Limits,
+        networks: Option<&Networks<'_>>,
+    ) -> Result<Self> {
         let spec = ForkSpec {
             tag: tag.clone(),
             children: vec![ChildOptions { limits, ..ChildOptions::default() }; count],
@@ -56,7 +72,7 @@ impl Children {
             cancel: None,
         };
         let asked = Instant::now();
-        let forked = fork(&spec, dirs)?;
+        let forked = fork_on(&spec, networks, dirs)?;
         let children = forked.children.iter().filter_map(|child| Some(child.as_ref().ok()?.child.clone())).collect();
         Ok(Self { children, forked, asked })
     }

@@ -1,0 +1,170 @@
+//! The network of a child: given at the fork, written down beside it, its policy changed while it runs.
+//!
+//! ```text
+//! run/vms/<id>/network.json    which network it has, and the policy; written before the policy is in force
+//! ```
+//!
+//! The network is the child's as long as its VMM has the tap. Whoever manages networks next finds the rest here.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use net::{Directory, Egress, Lease, Limits, Network, NetworkError, Number, Pool, Site, Upstream};
+use serde::{Deserialize, Serialize};
+
+use crate::child::Child;
+use crate::pool::each;
+
+const FILE: &str = "network.json";
+/// More than the longest policy.
+const MAX_FILE: u64 = 64 << 10;
+const RESOLVERS: &str = "/etc/resolv.conf";
+
+/// Why a child's network is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum EgressError {
+    /// It has none.
+    #[error(
+        "sandbox {id} has no network: its snapshot was taken without one; `forkd snapshot --egress none` takes one with"
+    )]
+    NoNetwork {
+        /// Which.
+        id: String,
+    },
+    /// The host cannot do it.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// It could not be written down.
+    #[error("cannot write down the network of sandbox {id}")]
+    Io {
+        /// Which.
+        id: String,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// What is written down about a child's network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChildNetwork {
+    /// Which it is.
+    pub number: Number,
+    /// Where it may connect to.
+    pub egress: Egress,
+}
+
+/// What gives children their networks.
+#[derive(Clone)]
+pub struct Networks<'a> {
+    /// Where they come from; asked only when there is a need.
+    pub pool: &'a dyn Fn() -> Result<Arc<Pool>, NetworkError>,
+    /// Where they may connect to. Said, it is an error when they have no network at all.
+    pub egress: Option<Egress>,
+}
+
+impl std::fmt::Debug for Networks<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Networks").field("egress", &self.egress).finish_non_exhaustive()
+    }
+}
+
+/// A network for a child that is not there yet. One that is dropped is nobody's again.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) tap: OwnedFd,
+    network: ChildNetwork,
+}
+
+impl Networks<'_> {
+    /// One for each child, with the policy in force.
+    pub(crate) fn grant(&self, count: usize) -> Result<Vec<Granted>, NetworkError> {
+        let egress = self.egress.clone().unwrap_or_default();
+        let grant = |lease: Lease| {
+            if egress != Egress::None {
+                lease.network.set_egress(&egress)?;
+            }
+            let network = ChildNetwork { number: lease.network.number(), egress: egress.clone() };
+            Ok(Granted { tap: lease.tap, network })
+        };
+        let leases = (self.pool)()?.take(count)?;
+        // They are closed already. Opening one waits for the kernel, and many can wait at a time.
+        if egress == Egress::None {
+            leases.into_iter().map(grant).collect()
+        } else {
+            each(leases, grant).into_iter().collect()
+        }
+    }
+}
+
+impl Granted {
+    /// Writes it down in a child's directory.
+    pub(crate) fn note(&self, dir: &Path) -> io::Result<()> {
+        self.network.write(dir)
+    }
+}
+
+impl ChildNetwork {
+    fn write(&self, dir: &Path) -> io::Result<()> {
+        let staged = dir.join(".network.json");
+        fs::write(&staged, serde_json::to_vec(self)?)?;
+        fs::rename(staged, dir.join(FILE))
+    }
+}
+
+/// The networks of this host, with so many ready; what nobody uses any more is removed first.
+///
+/// # Errors
+/// When this process may not make networks, or the kernel lacks something.
+pub fn networks(ready: usize) -> Result<Pool, NetworkError> {
+    Pool::start(Site::prepare(Directory::default())?, Upstream::File(RESOLVERS.into()), ready)
+}
+
+impl Child {
+    /// Its network, if it has one.
+    ///
+    /// # Errors
+    /// When what is written down cannot be read.
+    pub fn network(&self) -> io::Result<Option<ChildNetwork>> {
+        let file = match File::open(self.path().join(FILE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let mut bytes = Vec::new();
+        file.take(MAX_FILE).read_to_end(&mut bytes)?;
+        Ok(Some(serde_json::from_slice(&bytes)?))
+    }
+
+    /// Its network, to look at and to change; one that another process managed is this one's from now on.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn managed_network(&self, pool: &Pool) -> Result<Arc<Network>, EgressError> {
+        let failed = |source| EgressError::Io { id: self.id().into(), source };
+        let none = || EgressError::NoNetwork { id: self.id().into() };
+        let ChildNetwork { number, egress } = self.network().map_err(failed)?.ok_or_else(none)?;
+        match pool.get(number) {
+            Some(network) => Ok(network),
+            None => Ok(pool.adopt(number, egress, Limits::default())?),
+        }
+    }
+
+    /// Puts a policy in force, from the next packet on.
+    ///
+    /// # Errors
+    /// When it has no network or the host refuses; then the policy is what it was.
+    pub fn set_egress(&self, pool: &Pool, egress: &Egress) -> Result<Arc<Network>, EgressError> {
+        let network = self.managed_network(pool)?;
+        let write = |egress: Egress| ChildNetwork { number: network.number(), egress }.write(self.path());
+        let failed = |source| EgressError::Io { id: self.id().into(), source };
+        let before = network.egress();
+        write(egress.clone()).map_err(failed)?;
+        if let Err(error) = network.set_egress(egress) {
+            write(before).map_err(failed)?;
+            return Err(error.into());
+        }
+        Ok(network)
+    }
+}
