@@ -68,6 +68,10 @@ pub enum Code {
     SandboxGone,
     /// It stands still.
     SandboxPaused,
+    /// It has no network.
+    NoNetwork,
+    /// The host cannot make or change a network.
+    NetworkUnavailable,
     /// It cannot be branched as it is.
     BranchRefused,
     /// As many branches as may be are under way.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::network::EgressPolicy;
+
 /// A snapshot to be made by booting a VM: of a recipe, or of a kernel and a root file system on the daemon's host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateSnapshot {
@@ -25,6 +27,9 @@ pub struct CreateSnapshot {
     /// A network device of the host's; not offered, because children could not share it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tap: Option<String>,
+    /// Gives it, and every sandbox of it, a network; and says where it may connect to while it warms up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
     /// How long warming up may take, at most 60 seconds, which it is when nobody says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_wait_secs: Option<u64>,

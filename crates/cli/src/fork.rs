@@ -142,7 +142,7 @@ impl ForkArgs {
         );
         anyhow::ensure!(
             !self.per_child_netns,
-            "--per-child-netns is not offered: sandboxes have no network; fork without it"
+            "--per-child-netns is not offered: sandboxes with a network are made by the daemon; use `forkd spawn`"
         );
         Ok(())
     }

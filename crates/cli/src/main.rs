@@ -26,6 +26,7 @@ mod limits;
 mod logs;
 mod ls;
 mod machine;
+mod net;
 mod output;
 mod pack;
 mod parts;
@@ -132,6 +133,7 @@ enum Verb {
     Pause(pause::PauseArgs),
     /// Has sandboxes that stand still go on
     Resume(pause::PauseArgs),
+    Net(net::NetArgs),
     Cp(cp::CpArgs),
     Logs(logs::LogsArgs),
     Workspace(workspace::WorkspaceArgs),
@@ -191,6 +193,7 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Spawn(args) => spawn::spawn(&args),
         Verb::Pause(args) => pause::pause(&args, Pace::Pause),
         Verb::Resume(args) => pause::pause(&args, Pace::Resume),
+        Verb::Net(args) => net::net(&args),
         Verb::Cp(args) => cp::cp(&args),
         Verb::Logs(args) => logs::logs(&args),
         Verb::Workspace(args) => workspace::workspace(&args),

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use api::{CreateSnapshot, SnapshotInfo, WarmUp};
+use api::{CreateSnapshot, EgressPolicy, SnapshotInfo, WarmUp};
 use clap::Args;
 use client::path;
+use engine::Egress;
 use types::{Dirs, GuestMemorySize, Tag};
 
 use crate::branch::BranchArgs;
@@ -54,6 +55,9 @@ pub(crate) struct HowArgs {
     /// Takes the place of a snapshot of that name
     #[arg(long)]
     force: bool,
+    /// Gives it a network, and all its sandboxes; says where it may connect to while it warms up. See `forkd net --help`
+    #[arg(long, value_name = "none|all|LIST")]
+    egress: Option<Egress>,
     /// How long warming up may take
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds::parse)]
     boot_wait_secs: Duration,
@@ -64,6 +68,7 @@ pub(crate) struct HowArgs {
 
 pub(crate) fn snapshot(args: &SnapshotArgs) -> anyhow::Result<ExitCode> {
     if let Some(id) = &args.branch.from_sandbox {
+        anyhow::ensure!(args.how.egress.is_none(), "a snapshot of a sandbox has the network that the sandbox has");
         return args.branch.run(id, args.tag.as_ref(), &args.daemon);
     }
     let tag = args.tag.as_ref().context("--tag is missing")?;
@@ -111,6 +116,7 @@ impl SnapshotArgs {
             warm_timeout_secs: Some(self.how.boot_wait_secs.as_secs_f64()),
             warm: self.warm.clone(),
             replace: self.how.force,
+            egress: self.how.egress.as_ref().map(|egress| EgressPolicy::Text(egress.to_string())),
             ..CreateSnapshot::default()
         }
     }
@@ -172,7 +178,10 @@ mod tests {
         let asked = args.of_recipe(&"pyagent".parse().unwrap()).unwrap();
         assert_eq!((asked.tag.as_str(), asked.recipe.as_deref()), ("pyagent", Some("debian")));
         assert_eq!((asked.vcpus, asked.memory_mib, asked.warm_timeout_secs), (Some(2), Some(1024), Some(7.5)));
-        assert!(asked.replace && asked.boot_timeout_secs == Some(120.0));
+        assert!(asked.replace && asked.boot_timeout_secs == Some(120.0) && asked.egress.is_none());
+        let args = parse(&["--tag", "pyagent", "--egress", "a.org:80"]);
+        let asked = args.of_recipe(&"pyagent".parse().unwrap()).unwrap();
+        assert_eq!(asked.egress, Some(EgressPolicy::Text("a.org:80".into())));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use api::{CreateSandboxes, SandboxInfo};
+use api::{CreateSandboxes, EgressPolicy, SandboxInfo};
 use clap::Args;
 use client::path;
 
@@ -40,10 +40,13 @@ pub(crate) struct SpawnArgs {
     /// Sets an environment variable in all of them; repeatable
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_variable)]
     env: Vec<(String, String)>,
+    /// Where they may connect to; their snapshot must have a network. See `forkd net --help`
+    #[arg(long, value_name = "none|all|LIST")]
+    egress: Option<String>,
     /// Prints JSON
     #[arg(long)]
     json: bool,
-    /// Not offered
+    /// Every sandbox that has a network has its own; nothing has to be asked for
     #[arg(long, hide = true)]
     per_child_netns: bool,
     /// Not offered
@@ -72,6 +75,7 @@ pub(crate) fn spawn(args: &SpawnArgs) -> anyhow::Result<ExitCode> {
         prewarm: args.prewarm,
         live_fork: args.live_fork,
         hugepages: args.hugepages,
+        egress: args.egress.clone().map(EgressPolicy::Text),
         ttl_secs: args.ttl_secs,
         labels: args.label.iter().cloned().collect(),
         env: args.env.iter().cloned().collect(),

@@ -80,6 +80,14 @@ impl Client {
         self.answer(self.post_for("POST", path, body)?)
     }
 
+    /// Has something be as it is said.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
+        self.answer(self.post_for("PUT", path, body)?)
+    }
+
     /// Has something done that is answered by nothing.
     ///
     /// # Errors

@@ -66,6 +66,7 @@ pub(crate) fn adopt(app: &App) -> Result<Found, ApiError> {
 /// Goes on with those that live, as they are now.
 fn manage_again(app: &App, alive: Vec<(Child, Sandbox)>) -> Result<(), ApiError> {
     let children: Vec<Child> = alive.iter().map(|(child, _)| child.clone()).collect();
+    app.adopt_networks(&children);
     let mut corrected = Vec::new();
     for ((child, known), pid) in alive.into_iter().zip(pids_of(&children)) {
         if known.workspace.is_some() && known.status != SandboxStatus::Paused {

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use api::{Code, CreateSnapshot, EventKind, SnapshotInfo, Took};
 use axum::http::StatusCode;
-use engine::{BootSpec, Existing, SnapshotSpec, Store, snapshot};
+use engine::{BootSpec, Egress, Existing, SnapshotSpec, Store, Tap, snapshot};
 use types::Tag;
 
 use crate::branching::milliseconds;
 use crate::error::ApiError;
+use crate::networks::egress;
 use crate::parts::{Parts, Wanted};
 use crate::registry::{About, Facts};
 use crate::snapshots;
@@ -56,10 +57,11 @@ pub(crate) fn create(app: &App, asked: CreateSnapshot, job: &Job) -> Result<Snap
     let tag = parse_tag(&asked.tag)?;
     check_labels(&asked.labels)?;
     if asked.tap.is_some() {
-        let message = "tap is not offered: sandboxes could not share a network device; leave it out";
+        let message = "tap is not offered: each sandbox has a network of its own; say `egress` instead";
         return Err(ApiError::invalid(message).with_code(Code::NotOffered));
     }
     let limits = Limits::try_from(&asked)?;
+    let egress = asked.egress.as_ref().map(egress).transpose()?;
     let existing = existing(app, &asked, &tag).map_err(of_tag)?;
     let asked = match (&app.outside, &asked.recipe) {
         (Some(outside), Some(_)) => outside.build(&asked, job.progress(), &|| job.is_cancelled())?,
@@ -69,7 +71,8 @@ pub(crate) fn create(app: &App, asked: CreateSnapshot, job: &Job) -> Result<Snap
     let CreateSnapshot { labels, append, .. } = asked;
     let Parts { kernel, initramfs, image, vcpus, memory, warm_up, recipe } = parts;
     let cancel = Some(job.cancel());
-    let boot = BootSpec { vcpus, memory, kernel, initramfs, image, append, tap: None, limit: limits.boot, cancel };
+    let tap = egress.as_ref().map(|egress| tap(app, egress)).transpose()?;
+    let boot = BootSpec { vcpus, memory, kernel, initramfs, image, append, tap, limit: limits.boot, cancel };
     let spec = SnapshotSpec { tag: tag.clone(), existing, boot, recipe, warm_up, limit: limits.warm };
     let taken = snapshot(spec, &app.dirs, job.progress()).map_err(ApiError::from).map_err(of_tag)?;
     let facts = Facts { snapshot_id: taken.snapshot.manifest().id.clone(), labels, ..Facts::default() };
@@ -84,6 +87,13 @@ pub(crate) fn create(app: &App, asked: CreateSnapshot, job: &Job) -> Result<Snap
         write_ms: milliseconds(taken.freeze_us),
     };
     Ok(SnapshotInfo { took: Some(took), ..snapshots::info(app, &tag)? })
+}
+
+/// A network to boot on. It is nobody's again as soon as the VM has ended.
+fn tap(app: &App, egress: &Egress) -> Result<Tap, ApiError> {
+    let lease = app.networks.get()?.take(1)?.pop().ok_or_else(|| ApiError::internal("there is no network"))?;
+    lease.network.set_egress(egress)?;
+    Ok(Tap::of_network(lease.tap))
 }
 
 /// What becomes of a snapshot that has the tag. It is told before anything is built for nothing; what a workspace needs is

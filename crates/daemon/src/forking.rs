@@ -43,6 +43,7 @@ pub(crate) fn spawn_of(tag: Tag, asked: ForkSnapshot, cancel: Cancel) -> Result<
     Ok(Spawn {
         tag,
         children: vec![New { env, labels: asked.labels, limits }; count],
+        egress: None,
         expires_unix: asked.ttl_secs.map(expiry).transpose()?,
         workspace: None,
         metadata: metadata.map_err(|error| ApiError::invalid(format!("metadata: {error}")))?,

@@ -30,6 +30,7 @@ mod guests;
 mod hosts;
 mod limits;
 mod metrics;
+mod networks;
 mod observe;
 mod outside;
 mod packs;

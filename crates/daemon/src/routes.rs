@@ -10,6 +10,7 @@ mod exec;
 mod files;
 mod fork;
 mod health;
+mod network;
 mod openapi;
 mod packs;
 mod pause;
@@ -130,6 +131,8 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::list, sandboxes::create))
         .routes(routes!(sandboxes::get, sandboxes::patch, sandboxes::remove))
         .routes(routes!(sandboxes::renew))
+        .routes(routes!(network::get))
+        .routes(routes!(network::set_egress))
         .routes(routes!(pause::pause))
         .routes(routes!(pause::resume))
         .routes(routes!(ping::ping))

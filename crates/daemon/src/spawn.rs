@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 use api::{Code, CreateSandboxes, MAX_SANDBOXES, PerChild};
 use axum::http::StatusCode;
 use engine::{
-    Cancel, Child, ChildError, ChildOptions, ForkSpec, Forked, ForkedChild, Lifetime, Limits, Results, fork, kill_many,
+    Cancel, Child, ChildError, ChildOptions, Egress, ForkSpec, Forked, ForkedChild, Lifetime, Limits, Networks,
+    Results, fork_on, kill_many,
 };
 use session::{Metadata, Variables};
 use types::Tag;
 
 use crate::error::ApiError;
 use crate::limits::checked;
+use crate::networks::egress;
 use crate::registry::{Change, RegistryError, Sandbox, now_unix};
 use crate::snapshots::warm_interpreter;
 use crate::state::{App, row_of};
@@ -30,6 +32,8 @@ const MAX_LABEL: usize = 256;
 pub(crate) struct Spawn {
     pub(crate) tag: Tag,
     pub(crate) children: Vec<New>,
+    /// Where they may connect to, if anybody says.
+    pub(crate) egress: Option<Egress>,
     pub(crate) expires_unix: Option<u64>,
     /// Whose they shall be.
     pub(crate) workspace: Option<String>,
@@ -99,6 +103,7 @@ impl TryFrom<CreateSandboxes> for Spawn {
         Ok(Self {
             tag,
             children: children.collect::<Result<_, ApiError>>()?,
+            egress: asked.egress.as_ref().map(egress).transpose()?,
             expires_unix: asked.ttl_secs.map(expiry).transpose()?,
             workspace: None,
             metadata: Metadata::default(),
@@ -148,14 +153,15 @@ impl App {
         let begun = Instant::now();
         let _spawning = self.spawns.begin();
         let owner = Some(self.registry.id().to_owned());
-        let Spawn { tag, children, expires_unix, workspace, metadata, terms } = spawn;
+        let Spawn { tag, children, egress, expires_unix, workspace, metadata, terms } = spawn;
         let options = |New { env, labels, limits }| {
             (ChildOptions { env, metadata: metadata.clone(), owner: owner.clone(), limits }, labels)
         };
         let (options, labels): (Vec<_>, Vec<_>) = children.into_iter().map(options).unzip();
         let Terms { lifetime, results, limit, cancel } = terms;
         let spec = ForkSpec { tag, children: options, lifetime, results, limit, cancel };
-        let mut forked = fork(&spec, &self.dirs)?;
+        let networks = Networks { pool: &|| self.networks.get(), egress };
+        let mut forked = fork_on(&spec, Some(&networks), &self.dirs)?;
         let warm = warm_interpreter(self, spec.tag.as_str());
         let (mut made, mut ready, mut failures) = (Vec::new(), Vec::new(), Vec::new());
         for (child, labels) in std::mem::take(&mut forked.children).into_iter().zip(labels) {
@@ -222,6 +228,8 @@ mod tests {
             r#"{"snapshot_tag":"t","ttl_secs":18446744073709551615}"#,
             r#"{"snapshot_tag":"t","n":2,"per_child":[{}]}"#,
             r#"{"snapshot_tag":"t","env":{"A B":"c"}}"#,
+            r#"{"snapshot_tag":"t","egress":"10.0.0.0/99"}"#,
+            r#"{"snapshot_tag":"t","egress":[]}"#,
             r#"{"snapshot_tag":"t","labels":{"":"c"}}"#,
         ] {
             assert_eq!(asked(bad).unwrap_err().status.as_u16(), 400, "{bad}");

@@ -21,6 +21,7 @@ use crate::error::{ApiError, chain};
 use crate::guests::Guests;
 use crate::limits;
 use crate::metrics::Metrics;
+use crate::networks::{LazyPool, namespace_of};
 use crate::outside::Outside;
 use crate::packs::Packs;
 use crate::registry::{Change, Registry, RegistryError, Sandbox, now_unix};
@@ -59,6 +60,8 @@ pub(crate) struct Inner {
     pub(crate) outputs: Arc<Budget>,
     /// What waits in memory for processes that have not read it yet.
     pub(crate) inputs: Arc<Budget>,
+    /// The networks of sandboxes.
+    pub(crate) networks: LazyPool,
     /// Sandboxes that are being ended.
     pub(crate) ends: Ends,
     /// Spawns under way.
@@ -116,6 +119,7 @@ impl App {
             guests: Arc::default(),
             outputs: Budget::new(MAX_OUTPUTS),
             inputs: Budget::new(MAX_INPUTS),
+            networks: LazyPool::default(),
             ends: Ends::default(),
             spawns: Spawns::default(),
             sessions: Sessions::default(),
@@ -270,6 +274,7 @@ pub(crate) fn row_of(child: &Child) -> Sandbox {
         numpy: None,
         limits: limits::told(child.limits()),
         hits: Hits::default(),
+        netns: namespace_of(child),
     }
 }
 

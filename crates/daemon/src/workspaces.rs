@@ -45,6 +45,7 @@ impl App {
                 limits: checked(&limits, memory_limit_mib)?,
                 ..New::default()
             }],
+            egress: None,
             expires_unix: None,
             workspace: Some(name.clone()),
             metadata: Metadata::default(),
@@ -138,6 +139,7 @@ impl App {
                 limits: checked(&before.limits, before.memory_limit_mib)?,
                 ..New::default()
             }],
+            egress: None,
             expires_unix: None,
             workspace: Some(name.into()),
             metadata: Metadata::default(),

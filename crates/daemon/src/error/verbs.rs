@@ -46,6 +46,8 @@ impl From<ForkError> for ApiError {
             ForkError::Template(error) => error.into(),
             ForkError::Count { .. } => Self::invalid(chain(&error)),
             ForkError::Network { .. } => Self::refused(Code::SnapshotUnusable, &error),
+            ForkError::NoNetwork { .. } => Self::refused(Code::NoNetwork, &error),
+            ForkError::Host(error) => error.into(),
             ForkError::Admission(AdmissionError::NoRoom(_)) => {
                 Self::of(StatusCode::INSUFFICIENT_STORAGE, Code::HostFull, &error)
             }

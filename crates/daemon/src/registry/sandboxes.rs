@@ -39,6 +39,8 @@ pub(crate) struct Sandbox {
     pub(crate) limits: SandboxLimits,
     /// Which of them it has hit.
     pub(crate) hits: Hits,
+    /// Its network's namespace, if it has one.
+    pub(crate) netns: Option<String>,
 }
 
 impl From<Sandbox> for SandboxInfo {
@@ -47,7 +49,7 @@ impl From<Sandbox> for SandboxInfo {
             hostname: sandbox.id.clone(),
             id: sandbox.id,
             snapshot_tag: sandbox.tag,
-            netns: None,
+            netns: sandbox.netns,
             guest_addr: GUEST_ADDR.into(),
             created_at_unix: sandbox.created_unix,
             pid: sandbox.pid,
@@ -178,8 +180,9 @@ impl Change<'_> {
     /// One that lives; false when it is known already.
     pub(crate) fn add_sandbox(&mut self, new: &Sandbox) -> Result<bool, RegistryError> {
         let sql = "INSERT INTO sandboxes
-                   (id, tag, created_unix, pid, memory_limit_mib, labels, expires_unix, status, workspace, warm, limits)
-                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING";
+                   (id, tag, created_unix, pid, memory_limit_mib, labels, expires_unix, status, workspace, warm, limits,
+                   netns)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING";
         let added = self.tx.prepare_cached(sql)?.execute(params![
             new.id,
             new.tag,
@@ -192,6 +195,7 @@ impl Change<'_> {
             new.workspace,
             new.warm,
             rows::limits_to_json(&new.limits),
+            new.netns,
         ])?;
         if added > 0 {
             let about = About { tag: Some(&new.tag), ..About::sandbox(&new.id) };
@@ -323,6 +327,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Sandbox> {
             throttled: row.get("throttled")?,
             disk_full: row.get("disk_full")?,
         },
+        netns: row.get("netns")?,
     })
 }
 

@@ -101,6 +101,9 @@ ALTER TABLE sandboxes ADD COLUMN throttled INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE sandboxes ADD COLUMN disk_full INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE workspaces ADD COLUMN limits TEXT NOT NULL DEFAULT '{}';
 ",
+    "
+ALTER TABLE sandboxes ADD COLUMN netns TEXT;
+",
 ];
 
 /// Takes the steps that the file has not taken yet, each whole or not at all.

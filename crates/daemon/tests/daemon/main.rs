@@ -22,6 +22,8 @@ mod load;
 #[cfg(test)]
 mod matrix;
 #[cfg(test)]
+mod network;
+#[cfg(test)]
 mod packs;
 #[cfg(test)]
 mod pause;

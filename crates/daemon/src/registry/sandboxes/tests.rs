@@ -19,6 +19,7 @@ fn sandbox(number: usize, labels: &[(&str, &str)]) -> Sandbox {
         workspace: None,
         warm: None,
         numpy: None,
+        netns: None,
     }
 }
 

@@ -1,0 +1,148 @@
+//! The networks of sandboxes: kept ready once one was needed, looked at, and changed.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use api::{Attempt, Code, EgressPolicy, Names, NetworkInfo, Traffic};
+use axum::http::StatusCode;
+use engine::{Child, Egress, EgressError, Network, NetworkError, Pool, Traffic as Counted, networks, plan};
+
+use crate::error::{ApiError, chain};
+use crate::state::Inner;
+
+/// How many networks are kept ready: as many sandboxes as are made at a moment, most of the time.
+const READY: usize = 32;
+/// Where agents are spoken to by clients that enter a sandbox's namespace.
+const AGENT_PORT: u16 = 8888;
+
+/// The networks, from the first time that one is needed: a daemon without them needs no right to make any.
+#[derive(Debug, Default)]
+pub(crate) struct LazyPool {
+    pool: Mutex<Option<Arc<Pool>>>,
+}
+
+impl LazyPool {
+    /// The networks, which are begun to be kept ready if they are not yet.
+    pub(crate) fn get(&self) -> Result<Arc<Pool>, NetworkError> {
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = &*pool {
+            return Ok(Arc::clone(pool));
+        }
+        let begun = Arc::new(networks(READY)?);
+        *pool = Some(Arc::clone(&begun));
+        Ok(begun)
+    }
+}
+
+/// A policy, as it was asked for.
+pub(crate) fn egress(asked: &EgressPolicy) -> Result<Egress, ApiError> {
+    let parsed = match asked {
+        EgressPolicy::Text(text) => text.parse(),
+        EgressPolicy::List(list) => Egress::from_parts(list.iter().map(String::as_str)),
+    };
+    parsed.map_err(|error| ApiError::invalid(format!("egress: {error}")))
+}
+
+/// The name of a child's namespace, if it has one.
+pub(crate) fn namespace_of(child: &Child) -> Option<String> {
+    let network = child.network().unwrap_or_else(|error| {
+        log::warn!("the network of {}: {error}", child.id());
+        None
+    });
+    network.map(|network| network.number.namespace())
+}
+
+impl Inner {
+    /// Looks after the networks of sandboxes that an earlier daemon gave them.
+    pub(crate) fn adopt_networks(&self, children: &[Child]) {
+        for child in children.iter().filter(|child| namespace_of(child).is_some()) {
+            let adopted = self.networks.get().map_err(EgressError::from);
+            if let Err(error) = adopted.and_then(|pool| child.managed_network(&pool)) {
+                log::error!("nobody looks after the network of {}: {}", child.id(), chain(&error));
+            }
+        }
+    }
+
+    /// A sandbox's network as it is.
+    pub(crate) fn network(&self, id: &str) -> Result<NetworkInfo, ApiError> {
+        let (_, child) = self.living(id)?;
+        none_without(&child)?;
+        info(&*child.managed_network(&*self.networks.get()?)?)
+    }
+
+    /// Where a sandbox may connect to from now on.
+    pub(crate) fn set_egress(&self, id: &str, egress: &Egress) -> Result<NetworkInfo, ApiError> {
+        let (_, child) = self.living(id)?;
+        none_without(&child)?;
+        info(&*child.set_egress(&*self.networks.get()?, egress)?)
+    }
+}
+
+/// Before networks are begun to be made for somebody who has none.
+fn none_without(child: &Child) -> Result<(), ApiError> {
+    match namespace_of(child) {
+        Some(_) => Ok(()),
+        None => Err(EgressError::NoNetwork { id: child.id().into() }.into()),
+    }
+}
+
+fn info(network: &Network) -> Result<NetworkInfo, ApiError> {
+    let (report, names) = (network.report()?, network.names_report());
+    let traffic = |one: Counted| Traffic { packets: one.packets, bytes: one.bytes };
+    let attempts = report.attempts.iter().map(|one| Attempt {
+        address: one.address.to_string(),
+        protocol: one.protocol,
+        port: one.port,
+        packets: one.packets,
+        ago_ms: one.ago_ms,
+    });
+    Ok(NetworkInfo {
+        netns: network.number().namespace(),
+        guest_addr: format!("{}:{AGENT_PORT}", plan::GUEST),
+        host_side_addr: network.number().outside().to_string(),
+        egress: network.egress().to_string(),
+        sent: traffic(report.sent),
+        received: traffic(report.received),
+        denied: traffic(report.denied),
+        spoofed: traffic(report.spoofed),
+        ipv6: traffic(report.ipv6),
+        limited: traffic(report.limited),
+        attempts: attempts.collect(),
+        names: Names {
+            asked: names.asked,
+            refused: names.refused,
+            malformed: names.malformed,
+            last_refused: names.last_refused.into(),
+        },
+    })
+}
+
+impl From<NetworkError> for ApiError {
+    fn from(error: NetworkError) -> Self {
+        Self::internal(chain(&error)).with_code(Code::NetworkUnavailable)
+    }
+}
+
+impl From<EgressError> for ApiError {
+    fn from(error: EgressError) -> Self {
+        match error {
+            EgressError::NoNetwork { .. } => Self::new(StatusCode::CONFLICT, Code::NoNetwork, chain(&error)),
+            EgressError::Network(error) => error.into(),
+            error @ EgressError::Io { .. } => Self::internal(chain(&error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_a_text_or_a_list() {
+        let of = |json: &str| egress(&serde_json::from_str(json).unwrap());
+        assert_eq!(of(r#""a.org:443,10.0.0.0/8""#).unwrap(), of(r#"["a.org:443","10.0.0.0/8"]"#).unwrap());
+        assert_eq!(of(r#""none""#).unwrap(), Egress::None);
+        let refused = of(r#"["all","a.org"]"#).unwrap_err();
+        assert_eq!((refused.status.as_u16(), refused.code), (400, Code::InvalidRequest));
+        assert!(refused.message.contains("`all`"), "{}", refused.message);
+    }
+}
