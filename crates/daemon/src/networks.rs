@@ -73,7 +73,7 @@ impl Inner {
     pub(crate) fn set_egress(&self, id: &str, egress: &Egress) -> Result<NetworkInfo, ApiError> {
         let (_, child) = self.living(id)?;
         none_without(&child)?;
-        info(&*child.set_egress(&*self.networks.get()?, egress)?)
+        info(&*child.set_network(&*self.networks.get()?, Some(egress), None)?)
     }
 }
 
@@ -118,6 +118,9 @@ fn info(network: &Network) -> Result<NetworkInfo, ApiError> {
 
 impl From<NetworkError> for ApiError {
     fn from(error: NetworkError) -> Self {
+        if matches!(error, NetworkError::Over) {
+            return Self::new(StatusCode::NOT_FOUND, Code::SandboxGone, chain(&error));
+        }
         Self::internal(chain(&error)).with_code(Code::NetworkUnavailable)
     }
 }

@@ -160,7 +160,7 @@ impl App {
         let (options, labels): (Vec<_>, Vec<_>) = children.into_iter().map(options).unzip();
         let Terms { lifetime, results, limit, cancel } = terms;
         let spec = ForkSpec { tag, children: options, lifetime, results, limit, cancel };
-        let networks = Networks { pool: &|| self.networks.get(), egress };
+        let networks = Networks { pool: &|| self.networks.get(), egress, limits: None };
         let mut forked = fork_on(&spec, Some(&networks), &self.dirs)?;
         let warm = warm_interpreter(self, spec.tag.as_str());
         let (mut made, mut ready, mut failures) = (Vec::new(), Vec::new(), Vec::new());

@@ -146,7 +146,7 @@ pub fn fork_on(spec: &ForkSpec, networks: Option<&Networks<'_>>, dirs: &Dirs) ->
     let status = Store::new(dirs).status(&spec.tag)?;
     let networks = match (has_network(&status, dirs), networks) {
         (true, None) => return Err(ForkError::Network { tag: spec.tag.clone() }),
-        (false, Some(networks)) if networks.egress.is_some() => {
+        (false, Some(networks)) if networks.are_meant() => {
             return Err(ForkError::NoNetwork { tag: spec.tag.clone() });
         }
         (needed, networks) => networks.filter(|_| needed),

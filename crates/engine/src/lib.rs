@@ -74,7 +74,9 @@ pub use limits::raise_descriptors;
 pub use lineage::{Lineage, LineageError, LineageNode, LineageSandbox};
 pub use list::{FindError, find, list, open};
 pub use memory::MemoryUse;
-pub use net::{Egress, Lease, Network, NetworkError, PolicyError, Pool, Tap, TapError, Traffic, plan};
+pub use net::{
+    Egress, Lease, Limits as NetworkLimits, Network, NetworkError, PolicyError, Pool, Tap, TapError, Traffic, plan,
+};
 pub use network::{ChildNetwork, EgressError, Networks, networks};
 pub use pause::{ChildStatus, PauseError};
 pub use ping::Pong;

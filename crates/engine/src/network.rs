@@ -1,7 +1,7 @@
 //! The network of a child: given at the fork, written down beside it, its policy changed while it runs.
 //!
 //! ```text
-//! run/vms/<id>/network.json    which network it has, and the policy; written before the policy is in force
+//! run/vms/<id>/network.json    which network it has, since which turn, and the policy; written before it is in force
 //! ```
 //!
 //! The network is the child's as long as its VMM has the tap. Whoever manages networks next finds the rest here.
@@ -10,9 +10,9 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use net::{Directory, Egress, Lease, Limits, Network, NetworkError, Number, Pool, Site, Upstream};
+use net::{Directory, Egress, Lease, Limits, Network, NetworkError, Number, Pool, Site, Turn, Upstream};
 use serde::{Deserialize, Serialize};
 
 use crate::child::Child;
@@ -22,6 +22,8 @@ const FILE: &str = "network.json";
 /// More than the longest policy.
 const MAX_FILE: u64 = 64 << 10;
 const RESOLVERS: &str = "/etc/resolv.conf";
+/// Held while what is written down and what is in force are not the same.
+static CHANGING: Mutex<()> = Mutex::new(());
 
 /// Why a child's network is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -52,8 +54,13 @@ pub enum EgressError {
 pub struct ChildNetwork {
     /// Which it is.
     pub number: Number,
+    /// Since when it is the child's: the number is another's once the child has ended.
+    pub turn: Turn,
     /// Where it may connect to.
     pub egress: Egress,
+    /// How much of it the child may use.
+    #[serde(default)]
+    pub limits: Limits,
 }
 
 /// What gives children their networks.
@@ -63,11 +70,13 @@ pub struct Networks<'a> {
     pub pool: &'a dyn Fn() -> Result<Arc<Pool>, NetworkError>,
     /// Where they may connect to. Said, it is an error when they have no network at all.
     pub egress: Option<Egress>,
+    /// How much of them they may use, each. Said, it is an error as well.
+    pub limits: Option<Limits>,
 }
 
 impl std::fmt::Debug for Networks<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Networks").field("egress", &self.egress).finish_non_exhaustive()
+        f.debug_struct("Networks").field("egress", &self.egress).field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 
@@ -79,19 +88,25 @@ pub(crate) struct Granted {
 }
 
 impl Networks<'_> {
+    /// Whether something is said about networks, which children must have then.
+    pub(crate) const fn are_meant(&self) -> bool {
+        self.egress.is_some() || self.limits.is_some()
+    }
+
     /// One for each child, with the policy in force.
     pub(crate) fn grant(&self, count: usize) -> Result<Vec<Granted>, NetworkError> {
-        let egress = self.egress.clone().unwrap_or_default();
-        let grant = |lease: Lease| {
-            if egress != Egress::None {
-                lease.network.set_egress(&egress)?;
+        let (egress, limits) = (self.egress.clone().unwrap_or_default(), self.limits.unwrap_or_default());
+        let as_made = egress == Egress::None && limits == Limits::default();
+        let grant = |Lease { network, tap }: Lease| {
+            if !as_made {
+                network.set(&egress, &limits)?;
             }
-            let network = ChildNetwork { number: lease.network.number(), egress: egress.clone() };
-            Ok(Granted { tap: lease.tap, network })
+            let (number, turn) = (network.number(), network.turn());
+            Ok(Granted { tap, network: ChildNetwork { number, turn, egress: egress.clone(), limits } })
         };
         let leases = (self.pool)()?.take(count)?;
         // They are closed already. Opening one waits for the kernel, and many can wait at a time.
-        if egress == Egress::None {
+        if as_made {
             leases.into_iter().map(grant).collect()
         } else {
             each(leases, grant).into_iter().collect()
@@ -144,25 +159,30 @@ impl Child {
     pub fn managed_network(&self, pool: &Pool) -> Result<Arc<Network>, EgressError> {
         let failed = |source| EgressError::Io { id: self.id().into(), source };
         let none = || EgressError::NoNetwork { id: self.id().into() };
-        let ChildNetwork { number, egress } = self.network().map_err(failed)?.ok_or_else(none)?;
-        match pool.get(number) {
-            Some(network) => Ok(network),
-            None => Ok(pool.adopt(number, egress, Limits::default())?),
-        }
+        let ChildNetwork { number, turn, egress, limits } = self.network().map_err(failed)?.ok_or_else(none)?;
+        Ok(pool.find(number, turn, &egress, &limits)?)
     }
 
-    /// Puts a policy in force, from the next packet on.
+    /// Puts a policy in force, from the next packet on, and limits if there are some.
     ///
     /// # Errors
-    /// When it has no network or the host refuses; then the policy is what it was.
-    pub fn set_egress(&self, pool: &Pool, egress: &Egress) -> Result<Arc<Network>, EgressError> {
+    /// When it has no network or the host refuses; then they are what they were.
+    pub fn set_network(
+        &self,
+        pool: &Pool,
+        egress: Option<&Egress>,
+        limits: Option<Limits>,
+    ) -> Result<Arc<Network>, EgressError> {
         let network = self.managed_network(pool)?;
-        let write = |egress: Egress| ChildNetwork { number: network.number(), egress }.write(self.path());
+        let (number, turn) = (network.number(), network.turn());
         let failed = |source| EgressError::Io { id: self.id().into(), source };
-        let before = network.egress();
-        write(egress.clone()).map_err(failed)?;
-        if let Err(error) = network.set_egress(egress) {
-            write(before).map_err(failed)?;
+        let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = ChildNetwork { number, turn, egress: network.egress(), limits: network.limits() };
+        let egress = egress.cloned().unwrap_or_else(|| before.egress.clone());
+        let after = ChildNetwork { number, turn, egress, limits: limits.unwrap_or(before.limits) };
+        after.write(self.path()).map_err(failed)?;
+        if let Err(error) = network.set(&after.egress, &after.limits) {
+            before.write(self.path()).map_err(failed)?;
             return Err(error.into());
         }
         Ok(network)

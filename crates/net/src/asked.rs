@@ -51,10 +51,6 @@ impl Asked {
         self.change().clone()
     }
 
-    pub(crate) fn reset(&self) {
-        *self.change() = NamesReport::default();
-    }
-
     fn change(&self) -> MutexGuard<'_, NamesReport> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,23 +16,28 @@
 pub mod message;
 mod server;
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::event::EventfdFlags;
 
-use crate::network::{Network, Site};
+use crate::network::Network;
 use crate::plan::Number;
+use crate::site::Site;
 use server::Server;
 
 /// The most name servers of the host that are asked, one after the other.
 const MAX_SERVERS: usize = 3;
 const PORT: u16 = 53;
+/// How long an order may take.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whom names are asked of.
 #[derive(Clone, Debug)]
@@ -71,7 +76,8 @@ fn parse(text: &str) -> Vec<SocketAddr> {
 #[derive(Debug)]
 enum Command {
     Serve(Arc<Network>),
-    Forget(Number),
+    /// The sender goes when it is done.
+    Forget(Number, Sender<Infallible>),
     End,
 }
 
@@ -102,9 +108,13 @@ impl Names {
         self.tell(Command::Serve(network));
     }
 
-    /// Answers the guest of that network no more.
+    /// Answers the guest of that network no more: when this returns, nothing is said or opened for it.
     pub fn forget(&self, number: Number) {
-        self.tell(Command::Forget(number));
+        let (done, over) = channel();
+        self.tell(Command::Forget(number, done));
+        if over.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            log::error!("the name server does not say that it has forgotten {}", number.namespace());
+        }
     }
 
     fn tell(&self, command: Command) {

@@ -10,15 +10,23 @@ use crate::ruleset::{MAX_LEARNED, names_set};
 
 /// How many names of one sandbox are remembered at a time.
 const MAX_NAMES: usize = 512;
+/// How many addresses of all of them together.
+const MAX_KNOWN: usize = 4096;
 /// How much longer an address is open than the answer is good: for the way of the answer, and for whole seconds.
 const GRACE: Duration = Duration::from_secs(5);
+/// By how much an address must be open for longer before the kernel is told. It is less than the grace, so the answers
+/// of a server that says the same over and over open nothing anew.
+const NOTICED: Duration = Duration::from_secs(2);
+/// How often what is old is looked for.
+const TIDIED: Duration = Duration::from_secs(1);
 
 /// What is known of the names of one policy.
 #[derive(Debug, Default)]
 pub(crate) struct Learned {
-    names: HashMap<HostName, Vec<(Ipv4Addr, Instant)>>,
+    names: HashMap<HostName, HashMap<Ipv4Addr, Instant>>,
     /// What is open in each set of the policy.
     open: HashMap<(usize, Ipv4Addr), Instant>,
+    tidied: Option<Instant>,
 }
 
 /// There is no room for more names or addresses.
@@ -45,28 +53,42 @@ impl Learned {
         ttl: Duration,
     ) -> Result<Vec<Opening>, Full> {
         let now = Instant::now();
-        self.forget_the_old(now);
+        if self.tidied.is_none_or(|tidied| now.duration_since(tidied) >= TIDIED) {
+            self.forget_the_old(now);
+        }
         let until = now + ttl + GRACE;
-        if self.names.len() >= MAX_NAMES && !self.names.contains_key(name) {
+        let told: HashMap<_, _> = addresses.iter().map(|address| (*address, until)).collect();
+        if !self.has_room_for(name, &told) {
             return Err(Full);
         }
-        let openings = self.openings(egress, name, &addresses.iter().map(|one| (*one, until)).collect::<Vec<_>>());
+        let openings = self.openings(egress, name, &told);
         let fresh = openings.iter().filter(|opening| !opening.again).count();
         if self.open.len() + fresh > MAX_LEARNED as usize {
             return Err(Full);
         }
-        self.names.entry(name.clone()).or_default().extend(addresses.iter().map(|address| (*address, until)));
+        let known = self.names.entry(name.clone()).or_default();
+        for (address, until) in told {
+            let known = known.entry(address).or_insert(until);
+            *known = until.max(*known);
+        }
         Ok(openings)
     }
 
-    fn openings(&self, egress: &Egress, name: &HostName, known: &[(Ipv4Addr, Instant)]) -> Vec<Opening> {
+    fn has_room_for(&self, name: &HostName, told: &HashMap<Ipv4Addr, Instant>) -> bool {
+        let known = self.names.get(name);
+        let more = told.keys().filter(|address| known.is_none_or(|known| !known.contains_key(address))).count();
+        let all: usize = self.names.values().map(HashMap::len).sum();
+        (known.is_some() || self.names.len() < MAX_NAMES) && all + more <= MAX_KNOWN
+    }
+
+    fn openings(&self, egress: &Egress, name: &HostName, known: &HashMap<Ipv4Addr, Instant>) -> Vec<Opening> {
         let all = egress.named_services();
         let mut openings = Vec::new();
         for service in egress.services_of(name).unwrap_or_default() {
             let Some(service) = all.iter().position(|other| *other == service) else { continue };
             for (address, until) in known {
                 let open = self.open.get(&(service, *address));
-                if open.is_none_or(|open| open < until) {
+                if open.is_none_or(|open| *open + NOTICED < *until) {
                     openings.push(Opening { service, address: *address, until: *until, again: open.is_some() });
                 }
             }
@@ -79,31 +101,36 @@ impl Learned {
         self.open.insert((opening.service, opening.address), opening.until);
     }
 
+    /// That was open already when somebody began to look after it, in the set of that service.
+    pub(crate) fn found(&mut self, service: usize, address: Ipv4Addr, left: Duration) -> Opening {
+        let opening = Opening { service, address, until: Instant::now() + left, again: false };
+        self.opened(opening);
+        opening
+    }
+
     /// Under another policy: what is known then, and what has to be open from its beginning because the names it allows
     /// were asked for before.
     pub(crate) fn under(&self, egress: &Egress) -> (Self, Vec<Opening>) {
-        let mut next = Self { names: self.names.clone(), open: HashMap::new() };
+        let mut next = Self { names: self.names.clone(), ..Self::default() };
         next.forget_the_old(Instant::now());
         next.names.retain(|name, _| egress.services_of(name).is_some());
-        let mut openings: Vec<Opening> = Vec::new();
+        let mut openings: HashMap<_, Opening> = HashMap::new();
         for (name, known) in &next.names {
             for opening in next.openings(egress, name, known) {
-                let same = |other: &&mut Opening| (other.service, other.address) == (opening.service, opening.address);
-                match openings.iter_mut().find(same) {
-                    Some(other) => other.until = other.until.max(opening.until),
-                    None => openings.push(opening),
-                }
+                let same = openings.entry((opening.service, opening.address)).or_insert(opening);
+                same.until = same.until.max(opening.until);
             }
         }
-        openings.truncate(MAX_LEARNED as usize);
+        let openings: Vec<_> = openings.into_values().take(MAX_LEARNED as usize).collect();
         openings.iter().for_each(|opening| next.opened(*opening));
         (next, openings)
     }
 
     fn forget_the_old(&mut self, now: Instant) {
+        self.tidied = Some(now);
         self.open.retain(|_, until| *until > now);
         self.names.retain(|_, known| {
-            known.retain(|(_, until)| *until > now);
+            known.retain(|_, until| *until > now);
             !known.is_empty()
         });
     }
@@ -116,7 +143,9 @@ impl Opening {
         if anew {
             change.remove(&set, &key);
         }
-        change.add(&set, &key, Some(self.until.saturating_duration_since(Instant::now())));
+        // None at all would be for ever.
+        let left = self.until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        change.add(&set, &key, Some(left));
     }
 
     pub(crate) const fn is_again(self) -> bool {
@@ -149,6 +178,22 @@ mod tests {
         assert_eq!(learn("b.org", MINUTE * 2), [(0, true)]);
         assert_eq!(learn("c.org", MINUTE), [(1, false)], "another port is another matter");
         assert_eq!(learn("d.org", MINUTE), []);
+    }
+
+    #[test]
+    fn the_same_answer_over_and_over_is_remembered_once_and_opens_nothing() {
+        let egress = "a.org".parse().unwrap();
+        let all: Vec<_> = (0..12).map(|number| Ipv4Addr::from_bits(0x0100_0000 + number)).collect();
+        let mut learned = Learned::default();
+        let mut opened = 0;
+        for _ in 0..100_000 {
+            let openings = learned.learn(&egress, &name("a.org"), &all, MINUTE * 60).unwrap();
+            openings.iter().for_each(|opening| learned.opened(*opening));
+            opened += openings.len();
+        }
+        assert_eq!(learned.names[&name("a.org")].len(), 12);
+        // More than once only if this takes seconds.
+        assert!(opened < 1200, "{opened}");
     }
 
     #[test]

@@ -1,24 +1,27 @@
 //! How much of the network one sandbox may use.
 
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Serialize};
 
-/// How much one sandbox may use.
+/// How much one sandbox may use. Nothing at all is said by a policy and not by a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Bytes in a second, out of the guest.
-    pub out_bytes_per_second: Option<u32>,
+    pub out_bytes_per_second: Option<NonZeroU32>,
     /// Bytes in a second, into the guest.
-    pub in_bytes_per_second: Option<u32>,
+    pub in_bytes_per_second: Option<NonZeroU32>,
     /// Packets in a second, each way.
-    pub packets_per_second: Option<u32>,
-    /// Connections at a time. There is always a limit: the table of connections is the host's.
-    pub connections: u32,
+    pub packets_per_second: Option<NonZeroU32>,
+    /// Connections at a time. There is always a limit: the table of connections is the host's, and all sandboxes
+    /// together get no more than half of it.
+    pub connections: NonZeroU32,
 }
 
 impl Limits {
-    /// More connections than most programs open, and few enough that hundreds of sandboxes at it harm nobody.
-    pub const CONNECTIONS: u32 = 4096;
+    /// More connections than most programs open.
+    pub const CONNECTIONS: NonZeroU32 = NonZeroU32::new(1024).expect("it is not zero");
 }
 
 impl Default for Limits {

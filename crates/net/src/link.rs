@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice};
@@ -15,6 +16,7 @@ const DELETE_LINK: u16 = 17;
 const NEW_ADDRESS: u16 = 20;
 const GET_ADDRESS: u16 = 22;
 const NEW_ROUTE: u16 = 24;
+const NEW_NEIGHBOUR: u16 = 28;
 const NEW_QDISC: u16 = 36;
 const DELETE_QDISC: u16 = 37;
 const REPLACE: u16 = 0x100;
@@ -23,9 +25,11 @@ const INET: u8 = 2;
 const UP: u32 = 1;
 const LINK_HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
+const HARDWARE_ADDRESS: u16 = 1;
 const NAME: u16 = 3;
 const LINK_INFO: u16 = 18;
 const NAMESPACE_FD: u16 = 28;
+const PERMANENT: u16 = 0x80;
 const ROOT: u32 = 0xFFFF_FFFF;
 const ETHERNET: u8 = 1;
 /// How long a packet may wait before it is dropped, and how long a pause a burst may make up for.
@@ -63,13 +67,47 @@ impl Links {
         }
     }
 
-    /// Makes a cable: one end here, the other in another namespace. Neither is up: an end cannot be before there are two.
-    pub(crate) fn make_cable(&mut self, here: &str, there: &str, namespace: BorrowedFd<'_>) -> io::Result<()> {
+    /// Makes a cable: one end here, the other in another namespace, each a name and a hardware address. Neither is up: an
+    /// end cannot be before there are two.
+    pub(crate) fn make_cable(
+        &mut self,
+        here: (&str, [u8; 6]),
+        there: (&str, [u8; 6]),
+        namespace: BorrowedFd<'_>,
+    ) -> io::Result<()> {
         let fd = namespace.as_raw_fd().to_ne_bytes();
-        let peer = Attributes::behind(&link_header(0, 0)).put_str(NAME, there).put(NAMESPACE_FD, &fd);
+        let peer = Attributes::behind(&link_header(0, 0)).put_str(NAME, there.0).put(HARDWARE_ADDRESS, &there.1);
+        let peer = peer.put(NAMESPACE_FD, &fd);
         let info = Attributes::default().put_str(1, "veth").put_all(2, &Attributes::default().put_all(1, &peer));
         let message = Message::new(NEW_LINK, CREATE | EXCLUSIVE, &link_header(0, 0));
-        self.socket.ask(message.put_str(NAME, here).put_all(LINK_INFO, &info))
+        self.socket.ask(message.put_str(NAME, here.0).put(HARDWARE_ADDRESS, &here.1).put_all(LINK_INFO, &info))
+    }
+
+    /// Says for good who has that address on that link. The kernel then neither asks for it nor believes who tells it,
+    /// and does not count it among those that all namespaces together may know.
+    pub(crate) fn add_neighbour(&mut self, name: &str, address: Ipv4Addr, hardware: [u8; 6]) -> io::Result<()> {
+        let mut header = [0; 12];
+        header[0] = INET;
+        header[4..8].copy_from_slice(&self.index(name)?.to_ne_bytes());
+        header[8..10].copy_from_slice(&PERMANENT.to_ne_bytes());
+        let message = Message::new(NEW_NEIGHBOUR, CREATE | REPLACE, &header);
+        self.socket.ask(message.put(1, &address.octets()).put(2, &hardware))
+    }
+
+    /// Who is known on all links: address, hardware address, and whether for good.
+    #[cfg(test)]
+    pub(crate) fn neighbours(&mut self) -> io::Result<Vec<(Ipv4Addr, Vec<u8>, bool)>> {
+        const GET_NEIGHBOUR: u16 = 30;
+        let mut neighbours = Vec::new();
+        let mut header = [0; 12];
+        header[0] = INET;
+        self.socket.list(Message::new(GET_NEIGHBOUR, 0, &header), 0, |body| {
+            let attributes = body.get(12..).unwrap_or_default();
+            let address = find(attributes, 1).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(Ipv4Addr::from);
+            let forever = body.get(8..10) == Some(&PERMANENT.to_ne_bytes());
+            neighbours.extend(address.map(|it| (it, find(attributes, 2).unwrap_or_default().to_vec(), forever)));
+        })?;
+        Ok(neighbours)
     }
 
     pub(crate) fn remove(&mut self, name: &str) -> io::Result<()> {
@@ -91,7 +129,7 @@ impl Links {
     #[cfg(test)]
     pub(crate) fn set_hardware_address(&mut self, name: &str, address: [u8; 6]) -> io::Result<()> {
         let index = self.index(name)?;
-        self.socket.ask(Message::new(NEW_LINK, 0, &link_header(index, 0)).put(1, &address))
+        self.socket.ask(Message::new(NEW_LINK, 0, &link_header(index, 0)).put(HARDWARE_ADDRESS, &address))
     }
 
     /// Everything that is not here is there.
@@ -115,7 +153,7 @@ impl Links {
     }
 
     /// No more than so many bytes in a second leave by that interface; `None` is as many as there are.
-    pub(crate) fn set_rate(&mut self, name: &str, rate: Option<u32>) -> io::Result<()> {
+    pub(crate) fn set_rate(&mut self, name: &str, rate: Option<NonZeroU32>) -> io::Result<()> {
         let index = self.index(name)?;
         let Some(rate) = rate else {
             return match self.socket.ask(Message::new(DELETE_QDISC, 0, &traffic_header(index))) {
@@ -124,12 +162,12 @@ impl Links {
                 other => other,
             };
         };
-        let bytes = |millis: u64| (u64::from(rate) * millis / 1000).max(LEAST_BURST);
+        let bytes = |millis: u64| (u64::from(rate.get()) * millis / 1000).max(LEAST_BURST);
         let short = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         let burst = short(bytes(BURST));
         let mut parameters = [0; 36];
         parameters[1] = ETHERNET;
-        parameters[8..12].copy_from_slice(&rate.to_ne_bytes());
+        parameters[8..12].copy_from_slice(&rate.get().to_ne_bytes());
         parameters[24..28].copy_from_slice(&short(bytes(BURST) + bytes(QUEUED)).to_ne_bytes());
         let options = Attributes::default().put(1, &parameters).put(6, &burst.to_ne_bytes());
         let message = Message::new(NEW_QDISC, CREATE | REPLACE, &traffic_header(index));

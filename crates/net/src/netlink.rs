@@ -31,6 +31,9 @@ const TYPE_MASK: u16 = 0x3FFF;
 const BUFFER: usize = 64 << 10;
 /// The most pieces of a list that are read: far more than any list of ours has.
 const MAX_PIECES: usize = 4096;
+/// Up to here a request fits into what every socket may send at once; for more, it is given room.
+const ORDINARY: usize = 100 << 10;
+const LARGEST: usize = 8 << 20;
 /// Guards against a kernel that never answers.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -60,7 +63,12 @@ impl Message {
     }
 
     pub(crate) fn put_all(self, kind: u16, attributes: &Attributes) -> Self {
-        self.put(kind | NESTED, &attributes.bytes)
+        self.put_nested(kind, &attributes.bytes)
+    }
+
+    /// Attributes as the kernel wrote them.
+    pub(crate) fn put_nested(self, kind: u16, attributes: &[u8]) -> Self {
+        self.put(kind | NESTED, attributes)
     }
 
     /// The message with its length, ready to be sent.
@@ -192,6 +200,9 @@ impl Socket {
         }
         if let Some(end) = end {
             bytes.extend(end.finish(self.next(), 0));
+        }
+        if bytes.len() > ORDINARY {
+            sockopt::set_socket_send_buffer_size_force(&self.fd, LARGEST)?;
         }
         rustix::io::retry_on_intr(|| rustix::net::send(&self.fd, &bytes, SendFlags::empty()))?;
         self.acknowledged(last)

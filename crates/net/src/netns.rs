@@ -8,7 +8,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -53,7 +53,8 @@ impl Directory {
 
     fn lock(&self, operation: FlockOperation) -> io::Result<File> {
         fs::create_dir_all(&self.path)?;
-        let file = OpenOptions::new().create(true).append(true).open(self.path.join(LOCK))?;
+        // Nobody else may hold it: who does stops the making of networks.
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(self.path.join(LOCK))?;
         rustix::io::retry_on_intr(|| rustix::fs::flock(&file, operation))?;
         Ok(file)
     }
@@ -88,7 +89,7 @@ impl Directory {
             File::open(&path)
         });
         if made.is_err() {
-            fs::remove_file(&path)?;
+            self.remove(number)?;
         }
         Ok(Some(Namespace { fd: made? }))
     }

@@ -4,6 +4,7 @@
 //! does not go with; and what we need of it is one table, its chains and sets, and a dozen expressions
 //! (`linux/netfilter/nf_tables.h` has every number here). A change is one transaction: packets see all of it or nothing.
 
+mod connections;
 mod expr;
 
 use std::io;
@@ -36,7 +37,8 @@ const BATCH_END: u16 = 17;
 const APPEND: u16 = 0x800;
 
 /// `nfgenmsg`: family, version, resource.
-const INET: [u8; 4] = [1, 0, 0, 0];
+const INET: [u8; 4] = Family::Inet.header();
+const ANY: [u8; 4] = [0; 4];
 const FOR_TABLES: [u8; 4] = [0, 0, 0, 10];
 pub(crate) const GENERIC_LEN: usize = 4;
 
@@ -48,6 +50,25 @@ const SET_TIMEOUT: u32 = 16;
 const SET_EVALUATED: u32 = 32;
 const SET_CONCATENATED: u32 = 128;
 
+/// The most elements that one message carries: its attributes are shorter than 64 KiB.
+const ELEMENTS: usize = 1000;
+
+/// What a table sees. There is one of ours in each family that has a need for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// IPv4 and IPv6, in all places but the very first.
+    #[default]
+    Inet = 1,
+    /// Everything that one interface receives, ARP and what has no name included.
+    Device = 5,
+}
+
+impl Family {
+    const fn header(self) -> [u8; 4] {
+        [self as u8, 0, 0, 0]
+    }
+}
+
 /// Where a base chain is called.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hook {
@@ -56,7 +77,7 @@ pub(crate) struct Hook {
     /// `filter` or `nat`.
     pub(crate) kind: &'static str,
     pub(crate) policy: Verdict,
-    /// The one interface, for [`Hook::INGRESS`].
+    /// The one interface, for a table of [`Family::Device`].
     pub(crate) device: Option<&'static str>,
 }
 
@@ -64,7 +85,8 @@ impl Hook {
     pub(crate) const INPUT: u32 = 1;
     pub(crate) const FORWARD: u32 = 2;
     pub(crate) const POSTROUTING: u32 = 4;
-    pub(crate) const INGRESS: u32 = 5;
+    /// Of a table of [`Family::Device`].
+    pub(crate) const INGRESS: u32 = 0;
     /// Where others translate source addresses.
     pub(crate) const AFTER_ROUTING: i32 = 100;
 }
@@ -111,15 +133,17 @@ impl SetKind {
 pub(crate) struct Transaction {
     messages: Vec<Message>,
     sets: u32,
+    family: Family,
 }
 
 impl Transaction {
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.messages.is_empty()
+    /// What follows is about the table of that family.
+    pub(crate) const fn about(&mut self, family: Family) {
+        self.family = family;
     }
 
     fn push(&mut self, kind: u16, flags: u16, attributes: impl FnOnce(Message) -> Message) {
-        self.messages.push(attributes(Message::new(kind, flags, &INET)));
+        self.messages.push(attributes(Message::new(kind, flags, &self.family.header())));
     }
 
     /// The table anew, whether or not there was one.
@@ -192,21 +216,30 @@ impl Transaction {
 
     /// Puts something into a set: what was there already stays as it is.
     pub(crate) fn add(&mut self, set: &str, key: &[u8], timeout: Option<Duration>) {
-        self.element(NEW_ELEMENT, CREATE, set, key, timeout);
+        self.add_all(set, &[(key, timeout)]);
+    }
+
+    /// The same of many at a time.
+    pub(crate) fn add_all<K: AsRef<[u8]>>(&mut self, set: &str, elements: &[(K, Option<Duration>)]) {
+        for some in elements.chunks(ELEMENTS) {
+            self.elements(NEW_ELEMENT, CREATE, set, some);
+        }
     }
 
     /// Takes something out of a set; what is not there fails all of it.
     pub(crate) fn remove(&mut self, set: &str, key: &[u8]) {
-        self.element(DELETE_ELEMENT, 0, set, key, None);
+        self.elements(DELETE_ELEMENT, 0, set, &[(key, None)]);
     }
 
-    fn element(&mut self, kind: u16, flags: u16, set: &str, key: &[u8], timeout: Option<Duration>) {
-        let element = Attributes::default().put_all(1, &Attributes::default().put(DATA_VALUE, key));
-        let element = match timeout {
-            Some(timeout) => element.put_be64(4, millis(timeout)),
-            None => element,
-        };
-        let list = Attributes::default().put_all(LIST_ELEMENT, &element);
+    fn elements<K: AsRef<[u8]>>(&mut self, kind: u16, flags: u16, set: &str, elements: &[(K, Option<Duration>)]) {
+        let list = elements.iter().fold(Attributes::default(), |list, (key, timeout)| {
+            let element = Attributes::default().put_all(1, &Attributes::default().put(DATA_VALUE, key.as_ref()));
+            let element = match timeout {
+                Some(timeout) => element.put_be64(4, millis(*timeout)),
+                None => element,
+            };
+            list.put_all(LIST_ELEMENT, &element)
+        });
         self.push(kind, flags, |message| message.put_str(1, TABLE).put_str(2, set).put_all(3, &list));
     }
 }
@@ -242,10 +275,10 @@ impl Nft {
         self.socket.ask_framed(transaction.messages, Some(frame))
     }
 
-    /// The named counters: packets and bytes of each.
+    /// The named counters of our tables: packets and bytes of each.
     pub(crate) fn counters(&mut self) -> io::Result<Vec<(String, u64, u64)>> {
         let mut counters = Vec::new();
-        let ask = Message::new(GET_OBJECT, 0, &INET).put_str(1, TABLE);
+        let ask = Message::new(GET_OBJECT, 0, &ANY).put_str(1, TABLE);
         self.socket.list(ask, GENERIC_LEN, |body| counters.extend(read_counter(body)))?;
         Ok(counters)
     }
@@ -267,12 +300,6 @@ impl Nft {
         let ask = Message::new(GET_SET, 0, &INET).put_str(1, TABLE);
         self.socket.list(ask, GENERIC_LEN, |body| sets.extend(find(body, 2).and_then(text)))?;
         Ok(sets)
-    }
-
-    /// Forgets every connection of the namespace (`IPCTNL_MSG_CT_DELETE` of none in particular).
-    pub(crate) fn forget_connections(&mut self) -> io::Result<()> {
-        const DELETE_CONNECTION: u16 = 1 << 8 | 2;
-        self.socket.ask(Message::new(DELETE_CONNECTION, 0, &[0; 4]))
     }
 
     /// Whether there is such a thing here; [`io::ErrorKind::NotFound`] is no.
@@ -310,6 +337,11 @@ fn read_element(element: &[u8]) -> Option<Element> {
 /// The key of an address.
 pub(crate) const fn address_key(address: Ipv4Addr) -> [u8; 4] {
     address.octets()
+}
+
+/// The address of a key.
+pub(crate) fn address_of(key: &[u8]) -> Option<Ipv4Addr> {
+    <[u8; 4]>::try_from(key).ok().map(Ipv4Addr::from)
 }
 
 /// The key of two.

@@ -14,6 +14,8 @@
 //! There is no IPv6. A guest's namespace has it switched off, its packets are dropped and counted on the way in, and a
 //! question for an IPv6 address is answered with "there is none", so that programs use IPv4 without waiting.
 
+use std::fmt;
+use std::io;
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
@@ -39,6 +41,26 @@ pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 pub const OUTSIDE_PREFIX: u8 = 15;
 /// How many leading bits the two ends of an uplink share.
 pub const PAIR_PREFIX: u8 = 31;
+
+/// Whose turn it is on a network. A number is given out again and again, a turn never: who remembers both cannot take
+/// the network of the next for its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Turn(u64);
+
+impl Turn {
+    /// One that nobody had.
+    pub(crate) fn new() -> io::Result<Self> {
+        let mut bytes = [0; 8];
+        rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()))?;
+        Ok(Self(u64::from_ne_bytes(bytes)))
+    }
+}
+
+impl fmt::Display for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "turn-{:016x}", self.0)
+    }
+}
 
 /// The number of a network: one of 65 536.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -80,6 +102,13 @@ impl Number {
     #[must_use]
     pub fn host_link(self) -> String {
         format!("{HOST_LINK}{}", self.0)
+    }
+
+    /// The hardware addresses of the uplink's ends: the host's, and the namespace's. They are set, so that each end can
+    /// be told who the other is.
+    pub(crate) const fn hardware(self) -> ([u8; 6], [u8; 6]) {
+        let [high, low] = self.0.to_be_bytes();
+        ([0x02, 0xFC, 0x00, 0x00, high, low], [0x02, 0xFC, 0x00, 0x01, high, low])
     }
 
     /// The host's end of the uplink.

@@ -29,15 +29,28 @@ pub const MAX_TEXT: usize = 32 << 10;
 /// The most entries of an allow-list: each is a rule that a packet of a new connection may have to pass.
 pub const MAX_ENTRIES: usize = 128;
 
-/// What no policy opens unless it names it: this network, loopback, link-local (with the metadata services of clouds),
-/// multicast and all above it, the guests' own network, and the outside addresses of all sandboxes.
-pub const NEVER: [Ipv4Net; 6] = [
+/// What no policy opens unless it names it: this network, loopback, link-local (with the metadata services of most
+/// clouds), multicast and all above it, the networks of all guests, the outside addresses of all sandboxes; and the
+/// metadata services that are elsewhere (Azure, Alibaba, Oracle).
+pub const NEVER: [Ipv4Net; 9] = [
     Ipv4Net::new_assert(Ipv4Addr::new(0, 0, 0, 0), 8),
     Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8),
     Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16),
     Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 3),
-    Ipv4Net::new_assert(Ipv4Addr::new(10, 42, 0, 0), crate::plan::INSIDE_PREFIX),
+    Ipv4Net::new_assert(Ipv4Addr::new(10, 42, 0, 0), 16),
     Ipv4Net::new_assert(crate::plan::OUTSIDE, crate::plan::OUTSIDE_PREFIX),
+    Ipv4Net::new_assert(Ipv4Addr::new(168, 63, 129, 16), 32),
+    Ipv4Net::new_assert(Ipv4Addr::new(100, 100, 100, 200), 32),
+    Ipv4Net::new_assert(Ipv4Addr::new(192, 0, 0, 0), 24),
+];
+
+/// Networks that belong to whoever runs them. A name stands for an address there only when the policy has that very name:
+/// who answers for what lies below a wildcard could otherwise lead a sandbox to anything in the host's neighbourhood.
+const PRIVATE: [Ipv4Net; 4] = [
+    Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 8),
+    Ipv4Net::new_assert(Ipv4Addr::new(172, 16, 0, 0), 12),
+    Ipv4Net::new_assert(Ipv4Addr::new(192, 168, 0, 0), 16),
+    Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10),
 ];
 
 /// Why a text is no policy.
@@ -193,6 +206,25 @@ impl Egress {
         let services: Vec<_> =
             self.entries().iter().filter(|entry| entry.to.is_name_of(name)).map(|entry| entry.service).collect();
         (!services.is_empty()).then_some(services)
+    }
+
+    /// Whether that name may stand for that address, which is not the host's.
+    #[must_use]
+    pub fn may_mean(&self, name: &HostName, address: Ipv4Addr) -> bool {
+        let of = |networks: &[Ipv4Net]| networks.iter().any(|network| network.contains(&address));
+        let exactly =
+            || *self == Self::All || self.entries().iter().any(|entry| entry.to == Destination::Name(name.clone()));
+        !of(&NEVER) && (!of(&PRIVATE) || exactly())
+    }
+
+    /// The addresses that it names one by one.
+    #[must_use]
+    pub fn singles(&self) -> Vec<Ipv4Addr> {
+        let single = |entry: &Entry| match entry.to {
+            Destination::Network(network) if network.prefix_len() == 32 => Some(network.addr()),
+            Destination::Network(_) | Destination::Name(_) | Destination::Below(_) => None,
+        };
+        self.entries().iter().filter_map(single).collect()
     }
 
     /// A number that two policies share only by chance (FNV-1a): what a connection was let through by.

@@ -8,22 +8,25 @@
 //! a VM is killed, when making one fails halfway, or when the owner of the pool is killed: what it had ready is nobody's
 //! then, and the next one that starts sweeps it; what VMs use goes on, and is adopted.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::dns::{Names, Upstream};
 use crate::limits::Limits;
-use crate::network::{Network, NetworkError, Site, refused};
-use crate::plan::Number;
+use crate::network::{Network, NetworkError, refused};
+use crate::plan::{Number, Turn};
 use crate::policy::Egress;
+use crate::site::{Site, locked};
 
 /// The most networks that are kept ready.
 pub const MAX_READY: usize = 1024;
 /// How often it is looked whose tap is gone.
 const ROUND: Duration = Duration::from_millis(500);
+/// How often it is looked for what others left.
+const SWEEP: Duration = Duration::from_secs(60);
 
 /// A network for a VM: it is in use as long as the tap is open.
 #[derive(Debug)]
@@ -48,6 +51,8 @@ struct Shared {
     target: usize,
     state: Mutex<State>,
     changed: Condvar,
+    /// Held while a network is adopted: two could not both listen for its questions.
+    adopting: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -67,8 +72,8 @@ impl Pool {
     pub fn start(site: Site, upstream: Upstream, target: usize) -> Result<Self, NetworkError> {
         site.sweep()?;
         let names = Names::start(site.clone(), upstream).map_err(refused("start the name server"))?;
-        let (state, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { site, names, target: target.min(MAX_READY), state, changed });
+        let (state, changed, adopting) = (Mutex::default(), Condvar::new(), Mutex::default());
+        let shared = Arc::new(Shared { site, names, target: target.min(MAX_READY), state, changed, adopting });
         let keeper = Arc::clone(&shared);
         let keeper = std::thread::Builder::new().name("networks".into()).spawn(move || keeper.keep());
         Ok(Self { shared, keeper: Some(keeper.map_err(refused("start the keeper of networks"))?) })
@@ -101,21 +106,26 @@ impl Pool {
         Ok(taken)
     }
 
-    /// Looks after a network that a VM got from an earlier pool; `egress` and `limits` are what it has.
+    /// A network that a VM has, and has had since that turn. One that the VM got from an earlier pool is looked after
+    /// from now on; `egress` and `limits` are what it is to have then.
     ///
     /// # Errors
-    /// When there is no such network.
-    pub fn adopt(&self, number: Number, egress: Egress, limits: Limits) -> Result<Arc<Network>, NetworkError> {
-        let network = Arc::new(Network::adopt(&self.shared.site, number, egress, limits)?);
+    /// When there is no such network, or it is another's turn.
+    pub fn find(
+        &self,
+        number: Number,
+        turn: Turn,
+        egress: &Egress,
+        limits: &Limits,
+    ) -> Result<Arc<Network>, NetworkError> {
+        let _lock = locked(&self.shared.adopting);
+        if let Some(network) = self.shared.state().used.get(&number) {
+            return if network.turn() == turn { Ok(Arc::clone(network)) } else { Err(NetworkError::Over) };
+        }
+        let network = Arc::new(Network::adopt(&self.shared.site, number, turn, egress, limits)?);
         self.shared.names.serve(Arc::clone(&network));
         self.shared.state().used.insert(number, Arc::clone(&network));
         Ok(network)
-    }
-
-    /// A network that is in use.
-    #[must_use]
-    pub fn get(&self, number: Number) -> Option<Arc<Network>> {
-        self.shared.state().used.get(&number).map(Arc::clone)
     }
 
     /// How many are ready, and how many in use.
@@ -151,8 +161,13 @@ impl Shared {
     }
 
     fn keep(&self) {
+        let mut swept = Instant::now();
         while !self.state().over {
             self.reclaim();
+            if swept.elapsed() >= SWEEP {
+                swept = Instant::now();
+                self.sweep();
+            }
             let refilled = self.refill();
             if let Err(error) = &refilled {
                 log::warn!("no network can be kept ready: {error}");
@@ -171,19 +186,35 @@ impl Shared {
             match network.is_used() {
                 Ok(true) => continue,
                 Ok(false) => {}
-                Err(error) => log::warn!("{}: {error}", network.number().namespace()),
+                Err(error) => {
+                    log::warn!("{} cannot be looked at: {error}", network.number().namespace());
+                    continue;
+                }
             }
             self.names.forget(network.number());
             self.state().used.remove(&network.number());
             let wanted = self.state().ready.len() < self.target;
             let done = if wanted {
-                network.renew().map(|tap| self.state().ready.push(Lease { network: Arc::clone(&network), tap }))
+                network.renew().map(|(next, tap)| self.state().ready.push(Lease { network: Arc::new(next), tap }))
             } else {
                 network.remove()
             };
             if let Err(error) = done {
                 log::warn!("{} is given up: {error}", network.number().namespace());
             }
+        }
+    }
+
+    /// Removes what others left who were killed.
+    fn sweep(&self) {
+        let state = self.state();
+        let ready = state.ready.iter().map(|lease| lease.network.number());
+        let known: HashSet<_> = state.used.keys().copied().chain(ready).collect();
+        drop(state);
+        match self.site.sweep_but(&known) {
+            Ok(0) => {}
+            Ok(count) => log::info!("{count} networks that nobody used were removed"),
+            Err(error) => log::warn!("networks that nobody uses are left: {error}"),
         }
     }
 
@@ -244,7 +275,6 @@ mod tests {
             numbers.sort_unstable();
             numbers.dedup();
             assert_eq!(numbers.len(), 6);
-            assert!(pool.get(numbers[0]).is_some());
             await_counts(&pool, (3, 6));
             guest.leave();
             drop(more);
@@ -263,7 +293,8 @@ mod tests {
             [ONE, OTHER].into_iter().for_each(|address| world.serve(address, 80));
             let pool = start(world, 2);
             let lease = pool.take(1).unwrap().remove(0);
-            let (number, egress) = (lease.network.number(), "198.51.100.7".parse::<Egress>().unwrap());
+            let (number, turn) = (lease.network.number(), lease.network.turn());
+            let (egress, limits) = ("198.51.100.7".parse::<Egress>().unwrap(), Limits::default());
             lease.network.set_egress(&egress).unwrap();
             let guest = Station::on(lease.tap);
             await_counts(&pool, (2, 1));
@@ -280,7 +311,9 @@ mod tests {
             assert_eq!(world.site.directory.list().unwrap().len(), 3);
             let next = start(world, 1);
             assert!(guest.reaches(ONE, 80), "the VM noticed nothing");
-            let adopted = next.adopt(number, egress, Limits::default()).unwrap();
+            let adopted = next.find(number, turn, &egress, &limits).unwrap();
+            assert!(Arc::ptr_eq(&adopted, &next.find(number, turn, &egress, &limits).unwrap()));
+            next.find(number, Turn::new().unwrap(), &egress, &limits).unwrap_err();
             adopted.set_egress(&"198.51.100.8".parse().unwrap()).unwrap();
             assert!(!guest.reaches(ONE, 80) && guest.reaches(OTHER, 80));
             await_counts(&next, (1, 1));

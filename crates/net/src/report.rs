@@ -54,8 +54,12 @@ pub struct Attempt {
 }
 
 pub(crate) fn read(nft: &mut Nft) -> io::Result<Report> {
-    let counters: HashMap<_, _> =
-        nft.counters()?.into_iter().map(|(name, packets, bytes)| (name, Traffic { packets, bytes })).collect();
+    let mut counters: HashMap<_, Traffic> = HashMap::new();
+    // Some are in both tables.
+    for (name, packets, bytes) in nft.counters()? {
+        let all = counters.entry(name).or_default();
+        (all.packets, all.bytes) = (all.packets.saturating_add(packets), all.bytes.saturating_add(bytes));
+    }
     let of = |name: &str| counters.get(name).copied().unwrap_or_default();
     let mut attempts: Vec<_> = nft.elements(ATTEMPTS)?.iter().filter_map(attempt).collect();
     attempts.sort_by_key(|attempt| attempt.ago_ms);

@@ -1,7 +1,8 @@
 //! The rules of one sandbox, in its own namespace, where nothing of the guest's runs.
 //!
 //! ```text
-//! ingress   whatever comes from the tap: the guest's own addresses, IPv4 or ARP, not too much; else dropped, counted
+//! ingress   whatever comes from the tap: the guest's own addresses, IPv4 or ARP, not too much; else dropped, counted.
+//!           It is in a table of its own, that of the tap: others do not see ARP
 //! forward   tap to uplink: policy     uplink to tap: replies     anything else: dropped
 //! policy    a connection that was let through by this policy? else what the list names, what is never reached,
 //!           networks, names; then pass or deny
@@ -19,8 +20,8 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::limits::Limits;
-use crate::nft::{Base, Code, Compare, Hook, Reg, Rule, SetKind, Transaction, Verdict, address_key};
-use crate::plan::{GATEWAY, GUEST, Number, TAP, UPLINK};
+use crate::nft::{Base, Code, Compare, Family, Hook, Reg, Rule, SetKind, Transaction, Verdict, address_key};
+use crate::plan::{GATEWAY, GUEST, Number, TAP, Turn, UPLINK};
 use crate::policy::{Destination, Egress, Entry, NEVER};
 use crate::tap::GUEST_MAC;
 
@@ -31,7 +32,8 @@ pub(crate) const DENIED: &str = "denied";
 pub(crate) const SPOOFED: &str = "spoofed";
 pub(crate) const IPV6: &str = "ipv6";
 pub(crate) const LIMITED: &str = "limited";
-pub(crate) const COUNTERS: [&str; 6] = [OUT, IN, DENIED, SPOOFED, IPV6, LIMITED];
+const COUNTERS: [&str; 4] = [OUT, IN, DENIED, LIMITED];
+const INGRESS_COUNTERS: [&str; 3] = [SPOOFED, IPV6, LIMITED];
 
 /// The set of what was refused.
 pub(crate) const ATTEMPTS: &str = "attempts";
@@ -40,48 +42,50 @@ const MAX_ATTEMPTS: u32 = 128;
 pub(crate) const ATTEMPT_KEPT: Duration = Duration::from_secs(600);
 /// How many addresses names may stand for at a time, for each kind of service.
 pub(crate) const MAX_LEARNED: u32 = 1024;
-/// How many addresses a host has at most.
-const MAX_HOST: u32 = 4096;
 
 const DNS: u16 = 53;
 const ARP: [u8; 2] = [0x08, 0x06];
 const IPV4_TYPE: [u8; 2] = [0x08, 0x00];
 const IPV6_TYPE: [u8; 2] = [0x86, 0xDD];
 
-/// The whole table, without a policy: nothing passes.
-pub(crate) fn base(number: Number, limits: &Limits) -> Transaction {
-    let mut change = Transaction::default();
+/// The whole of both tables, without a policy: nothing passes. The tap must be there.
+pub(crate) fn base(change: &mut Transaction, number: Number, turn: Turn) {
+    change.about(Family::Device);
     change.replace_table();
-    COUNTERS.iter().for_each(|name| change.counter(name));
-    change.set(ATTEMPTS, SetKind::attempts(MAX_ATTEMPTS, ATTEMPT_KEPT));
-    ["policy", "pass", "deny", "replies"].iter().for_each(|name| change.chain(name));
+    INGRESS_COUNTERS.iter().for_each(|name| change.counter(name));
     let filter = |number, device| Hook { number, priority: 0, kind: "filter", policy: Verdict::Drop, device };
     change.base_chain("ingress", filter(Hook::INGRESS, Some(TAP)));
+    ingress(change, &Limits::default());
+    change.about(Family::Inet);
+    change.replace_table();
+    COUNTERS.iter().for_each(|name| change.counter(name));
+    // Whose turn it is can be read from the kernel by whoever comes later.
+    change.counter(&turn.to_string());
+    change.set(ATTEMPTS, SetKind::attempts(MAX_ATTEMPTS, ATTEMPT_KEPT));
+    ["policy", "pass", "deny", "replies"].iter().for_each(|name| change.chain(name));
     change.base_chain("forward", filter(Hook::FORWARD, None));
     change.base_chain("input", filter(Hook::INPUT, None));
     let nat = Hook { priority: Hook::AFTER_ROUTING, kind: "nat", policy: Verdict::Accept, ..filter(0, None) };
     change.base_chain("postrouting", Hook { number: Hook::POSTROUTING, ..nat });
-    ingress(&mut change, limits);
     change.rule("forward", &Rule::new().incoming(TAP).outgoing(UPLINK).then(Verdict::Jump("policy")));
     change.rule("forward", &Rule::new().incoming(UPLINK).outgoing(TAP).then(Verdict::Jump("replies")));
     change.rule("forward", &Rule::new().incoming(TAP).then(Verdict::Goto("deny")));
-    input(&mut change);
+    input(change);
     change.rule("postrouting", &Rule::new().ipv4().outgoing(UPLINK).translate_source(number.outside()));
-    deny(&mut change);
-    change
+    deny(change);
 }
 
-/// What the limits change in the table.
-pub(crate) fn limits(limits: &Limits) -> Transaction {
-    let mut change = Transaction::default();
+/// What the limits change beside the policy, which has the rest of them. The tap must be there.
+pub(crate) fn limits(change: &mut Transaction, limits: &Limits) {
+    change.about(Family::Device);
     change.flush("ingress");
-    ingress(&mut change, limits);
-    change
+    ingress(change, limits);
+    change.about(Family::Inet);
 }
 
 fn ingress(change: &mut Transaction, limits: &Limits) {
     if let Some(rate) = limits.packets_per_second {
-        change.rule("ingress", &Rule::new().packets_over(rate).count(LIMITED).then(Verdict::Drop));
+        change.rule("ingress", &Rule::new().packets_over(rate.get()).count(LIMITED).then(Verdict::Drop));
     }
     let typed = |kind: &[u8]| Rule::new().meta(1, Reg::A).compare(Compare::Equal, kind);
     let bad = |rule: Rule| rule.count(SPOOFED).then(Verdict::Drop);
@@ -105,38 +109,39 @@ fn input(change: &mut Transaction) {
 
 fn deny(change: &mut Transaction) {
     change.rule("deny", &Rule::new().count(DENIED));
-    change.rule("deny", &Rule::new().ipv4().note(ATTEMPTS));
+    // What is refused ends there, so each is noted by one rule.
+    change.rule("deny", &Rule::new().ipv4().tcp().note_port(ATTEMPTS));
     change.rule("deny", &Rule::new().tcp().refuse(Code::Reset));
+    change.rule("deny", &Rule::new().ipv4().udp().note_port(ATTEMPTS));
+    change.rule("deny", &Rule::new().udp().refuse(Code::Prohibited));
+    change.rule("deny", &Rule::new().ipv4().note(ATTEMPTS));
     change.rule("deny", &Rule::new().refuse(Code::Prohibited));
 }
 
 /// Puts that policy in place of the one before; `old` are the sets that belonged to it.
-pub(crate) fn policy(egress: &Egress, host: &[Ipv4Addr], limits: &Limits, old: &[String]) -> Transaction {
-    let mut change = Transaction::default();
+pub(crate) fn policy(change: &mut Transaction, egress: &Egress, host: &[Ipv4Addr], limits: &Limits, old: &[String]) {
     ["policy", "pass", "replies"].iter().for_each(|chain| change.flush(chain));
     old.iter().for_each(|set| change.remove_set(set));
     let mark = egress.mark();
     let judged = |counter| Rule::new().established().marked(mark).count(counter).then(Verdict::Accept);
     if let Some(rate) = limits.packets_per_second {
-        change.rule("replies", &Rule::new().packets_over(rate).count(LIMITED).then(Verdict::Drop));
+        change.rule("replies", &Rule::new().packets_over(rate.get()).count(LIMITED).then(Verdict::Drop));
     }
     change.rule("replies", &judged(IN));
     change.rule("replies", &Rule::new().then(Verdict::Drop));
-    let too_many = Rule::new().connections_over(limits.connections).count(LIMITED);
+    let too_many = Rule::new().connections_over(limits.connections.get()).count(LIMITED);
     change.rule("pass", &too_many.then(Verdict::Drop));
     change.rule("pass", &Rule::new().set_mark(mark).count(OUT).then(Verdict::Accept));
     change.rule("policy", &judged(OUT));
-    destinations(&mut change, egress, host);
+    destinations(change, egress, host);
     change.rule("policy", &Rule::new().then(Verdict::Goto("deny")));
-    change
 }
 
 fn destinations(change: &mut Transaction, egress: &Egress, host: &[Ipv4Addr]) {
     let own = host_set(egress);
-    change.set(&own, SetKind::addresses(MAX_HOST));
-    for address in host.iter().take(MAX_HOST as usize) {
-        change.add(&own, &address_key(*address), None);
-    }
+    // As large as it has to be: the kernel makes room for all of it at once.
+    change.set(&own, SetKind::addresses(u32::try_from(host.len()).unwrap_or(u32::MAX).max(1)));
+    change.add_all(&own, &host.iter().map(|address| (address_key(*address), None)).collect::<Vec<_>>());
     let networks = |first: bool| egress.entries().iter().filter(move |entry| names_itself(entry) == first);
     networks(true).for_each(|entry| network(change, entry));
     for never in NEVER {

@@ -23,9 +23,11 @@ pub const MTU: i32 = 1500;
 /// finds the card it remembers.
 pub const GUEST_MAC: [u8; 6] = [0xAA, 0xFC, 0x00, 0x00, 0x00, 0x01];
 
+/// What the names of all plain taps begin with.
+pub(crate) const PREFIX: &str = "forkd-tap";
 const DEVICE: &str = "/dev/net/tun";
 const OPEN: OFlags = OFlags::RDWR.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
-const PREFIX: u8 = 24;
+const PREFIX_LEN: u8 = 24;
 const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
 
 /// Why there is no tap.
@@ -77,7 +79,7 @@ impl Tap {
     pub fn create() -> Result<Self, TapError> {
         let fd = open_driver()?;
         for network in 0..=u8::MAX {
-            let name = format!("forkd-tap{network}");
+            let name = format!("{PREFIX}{network}");
             match sys::attach_tap(&fd, &name) {
                 Ok(()) => return Self::configure(fd, name, network),
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {}
@@ -113,7 +115,7 @@ impl Tap {
         sys::set_netmask(socket, &name, NETMASK).map_err(|error| refused("give the tap its netmask", error))?;
         sys::set_mtu(socket, &name, MTU).map_err(|error| refused("set the tap's packet size", error))?;
         sys::set_up(socket, &name).map_err(|error| refused("bring the tap up", error))?;
-        Ok(Self { fd, name, host_ip, guest_ip, prefix: PREFIX, mac: GUEST_MAC, name_server: None })
+        Ok(Self { fd, name, host_ip, guest_ip, prefix: PREFIX_LEN, mac: GUEST_MAC, name_server: None })
     }
 }
 

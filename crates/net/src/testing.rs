@@ -17,8 +17,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::link::Links;
 use crate::netns::{Directory, Namespace};
-use crate::network::{Network, Site};
+use crate::network::Network;
 use crate::plan::{GATEWAY, GUEST, Number};
+use crate::site::Site;
 use crate::{sys, tap};
 
 /// The host's address on the internet.
@@ -28,6 +29,9 @@ pub(crate) const ROUTER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 pub(crate) const ONE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 pub(crate) const OTHER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 8);
 pub(crate) const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+/// The metadata services of other clouds.
+pub(crate) const ELSEWHERE: [Ipv4Addr; 3] =
+    [Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(192, 0, 0, 192)];
 /// What every server says to whoever connects.
 pub(crate) const GREETING: &[u8; 5] = b"hello";
 /// For how long something that should happen is waited for.
@@ -62,7 +66,7 @@ impl World {
         let mut links = Links::open().unwrap();
         links.set_up("lo").unwrap();
         let internet = elsewhere();
-        links.make_cable("wan", "eth0", internet.as_fd()).unwrap();
+        links.make_cable(("wan", [2, 0, 0, 0, 0, 1]), ("eth0", [2, 0, 0, 0, 0, 2]), internet.as_fd()).unwrap();
         links.add_address("wan", HOST, 24).unwrap();
         links.set_up("wan").unwrap();
         links.add_default_route(ROUTER).unwrap();
@@ -72,7 +76,8 @@ impl World {
                 links.set_up("lo")?;
                 links.add_address("eth0", ROUTER, 24)?;
                 links.set_up("eth0")?;
-                [ONE, OTHER, METADATA].into_iter().try_for_each(|address| links.add_address("eth0", address, 32))
+                let all = [ONE, OTHER, METADATA].into_iter().chain(ELSEWHERE);
+                all.into_iter().try_for_each(|address| links.add_address("eth0", address, 32))
             })
             .unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -137,6 +142,13 @@ pub(crate) struct Guest {
 impl Guest {
     pub(crate) fn on(network: Arc<Network>, tap: OwnedFd) -> Self {
         Self { network, station: Station::on(tap) }
+    }
+
+    /// The VM is gone, and the next one is on its network.
+    pub(crate) fn give_way(self) -> (Arc<Network>, Self) {
+        let before = self.leave();
+        let (next, tap) = before.renew().unwrap();
+        (before, Self::on(Arc::new(next), tap))
     }
 
     /// The VM is gone; its network stays.

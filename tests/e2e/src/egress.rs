@@ -31,7 +31,7 @@ fn a_fork_is_closed_until_it_is_opened(host: &Host) -> Result<()> {
     let tag: Tag = "e2e-egress".parse()?;
     take(host, &tag, &pool)?;
     let given = || Ok(Arc::clone(&pool));
-    let children = Children::fork_on(&host.dirs, &tag, 2, &Networks { pool: &given, egress: Some(Egress::None) })?;
+    let children = Children::fork_on(&host.dirs, &tag, 2, &Networks { pool: &given, egress: Some(Egress::None), limits: None })?;
     let [one, other] = &*children else { anyhow::bail!("two were asked for") };
     let number = one.network()?.context("it has a network")?.number;
     ensure!(Some(number) != other.network()?.map(|network| network.number), "each has its own");
@@ -41,7 +41,7 @@ fn a_fork_is_closed_until_it_is_opened(host: &Host) -> Result<()> {
     // The host's end of an uplink, which nobody reaches who does not name it.
     let (open, shut) = (serve(number.host())?, serve(number.host())?);
     ensure!(!reaches(one, number.host(), open)? && !reaches(one, METADATA, 80)?, "it is closed");
-    let network = one.set_egress(&pool, &format!("{}:{open},a.example:80", number.host()).parse()?)?;
+    let network = one.set_network(&pool, Some(&format!("{}:{open},a.example:80", number.host()).parse()?), None)?;
     ensure!(reaches(one, number.host(), open)?, "what is named is open at once");
     ensure!(!reaches(one, number.host(), shut)? && !reaches(one, METADATA, 80)?, "and nothing else");
     ensure!(!reaches(other, number.host(), open)?, "nor to another");
@@ -52,7 +52,7 @@ fn a_fork_is_closed_until_it_is_opened(host: &Host) -> Result<()> {
     let seen =
         |address: Ipv4Addr, port| report.attempts.iter().any(|it| it.address == address && it.port == Some(port));
     ensure!(seen(METADATA, 80) && seen(number.host(), shut) && seen(number.host(), open), "{report:?}");
-    one.set_egress(&pool, &Egress::None)?;
+    one.set_network(&pool, Some(&Egress::None), None)?;
     ensure!(!reaches(one, number.host(), open)?, "and it is closed again");
     drop(children);
     wait_until("the networks come back", TIDY, || pool.counts() == (2, 0))?;

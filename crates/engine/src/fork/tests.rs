@@ -198,7 +198,7 @@ fn a_policy_for_children_without_a_network_is_an_error_and_no_network_is_asked_f
     let world = World::new();
     world.start("obeys").unwrap();
     let none = || -> Result<_, net::NetworkError> { panic!("nobody needs a network") };
-    let fork = |egress| fork_on(&spec(&world, 1), Some(&Networks { pool: &none, egress }), &world.dirs);
+    let fork = |egress| fork_on(&spec(&world, 1), Some(&Networks { pool: &none, egress, limits: None }), &world.dirs);
     let refused = fork(Some("all".parse().unwrap())).unwrap_err();
     assert!(matches!(refused, ForkError::NoNetwork { .. }) && refused.to_string().contains("--egress"), "{refused}");
     let forked = fork(None).unwrap();

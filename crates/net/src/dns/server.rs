@@ -12,9 +12,10 @@ use rustix::event::{Timespec, epoll};
 
 use super::message::{self, Answer, Kind, MAX_MESSAGE, Outcome, Question};
 use super::{Command, Upstream};
-use crate::network::{Network, Site};
-use crate::plan::{GATEWAY, GUEST, Number};
-use crate::policy::{HostName, NEVER};
+use crate::network::Network;
+use crate::plan::{GUEST, Number};
+use crate::policy::HostName;
+use crate::site::Site;
 
 /// How many questions may wait for an answer: of one sandbox, and of all.
 const MAX_WAITING: (usize, usize) = (32, 1024);
@@ -103,7 +104,10 @@ impl Server {
         while let Ok(command) = self.orders.try_recv() {
             match command {
                 Command::Serve(network) => self.serve(network),
-                Command::Forget(number) => self.forget(number),
+                Command::Forget(number, done) => {
+                    self.forget(number);
+                    drop(done);
+                }
                 Command::End => return false,
             }
         }
@@ -114,7 +118,7 @@ impl Server {
         self.forget(network.number());
         let number = network.number().get();
         let data = epoll::EventData::new_u64(number.into());
-        match epoll::add(&self.epoll, &network.questions, data, epoll::EventFlags::IN) {
+        match epoll::add(&self.epoll, &*network.questions, data, epoll::EventFlags::IN) {
             Ok(()) => drop(self.networks.insert(number, network)),
             Err(error) => log::error!("{} has no name server: {error}", network.number().namespace()),
         }
@@ -123,7 +127,7 @@ impl Server {
     fn forget(&mut self, number: Number) {
         self.waiting.retain(|_, waiting| waiting.network.number() != number);
         let Some(network) = self.networks.remove(&number.get()) else { return };
-        if let Err(error) = epoll::delete(&self.epoll, &network.questions) {
+        if let Err(error) = epoll::delete(&self.epoll, &*network.questions) {
             log::warn!("{}: {error}", number.namespace());
         }
     }
@@ -222,7 +226,7 @@ impl Server {
 
     fn pass_on(&self, waiting: &Waiting, answer: Answer) {
         let Waiting { network, asker, question, name, .. } = waiting;
-        let found = answer.addresses.and_then(|addresses| self.harmless(&addresses));
+        let found = answer.addresses.and_then(|addresses| self.harmless(network, name, &addresses));
         let found = found.and_then(|addresses| match network.learn(name, &addresses, answer.ttl) {
             Ok(true) => Ok(addresses),
             Ok(false) => Err(Outcome::Refused),
@@ -244,15 +248,14 @@ impl Server {
     }
 
     /// The addresses that a name may stand for: whoever answers for it must not be able to open the host.
-    fn harmless(&self, addresses: &[Ipv4Addr]) -> Result<Vec<Ipv4Addr>, Outcome> {
+    fn harmless(&self, network: &Network, name: &HostName, told: &[Ipv4Addr]) -> Result<Vec<Ipv4Addr>, Outcome> {
         let own = self.site.addresses().map_err(|error| {
             log::warn!("the host's addresses are not known: {error}");
             Outcome::Failed
         })?;
-        let harmless = |address: &&Ipv4Addr| {
-            !own.contains(address) && **address != GATEWAY && !NEVER.iter().any(|never| never.contains(*address))
-        };
-        let left: Vec<_> = addresses.iter().filter(harmless).copied().collect();
+        let egress = network.egress();
+        let harmless = |address: &&Ipv4Addr| !own.contains(address) && egress.may_mean(name, **address);
+        let left: Vec<_> = told.iter().filter(harmless).copied().collect();
         if left.is_empty() { Err(Outcome::Refused) } else { Ok(left) }
     }
 

@@ -13,6 +13,7 @@ const INTERFACE_NAME: usize = 16;
 const COUNTER_OBJECT: u32 = 1;
 const STATE_ESTABLISHED: u32 = 2;
 const STATE_RELATED: u32 = 4;
+const STATUS_REDIRECTED: u32 = 32;
 
 /// A register of four bytes; those of a key lie side by side.
 #[derive(Clone, Copy, Debug)]
@@ -162,6 +163,12 @@ impl Rule {
         self.load(Base::Network, 12, 4, Reg::A).load(Base::Network, 16, 4, Reg::B).member_of(set)
     }
 
+    /// Its source, and where its connection went to before somebody redirected it, are a pair of that set.
+    pub(crate) fn asked_pair_in(self, set: &str) -> Self {
+        let asked = Attributes::default().put_be32(1, Reg::B.0).put_be32(2, 20).put(3, &[0]);
+        self.load(Base::Network, 12, 4, Reg::A).with("ct", &asked).member_of(set)
+    }
+
     fn member_of(self, set: &str) -> Self {
         self.with("lookup", &Attributes::default().put_str(1, set).put_be32(2, Reg::A.0))
     }
@@ -170,8 +177,12 @@ impl Rule {
         self.meta(16, Reg::A).compare(Compare::Equal, &[TCP])
     }
 
+    pub(crate) fn udp(self) -> Self {
+        self.meta(16, Reg::A).compare(Compare::Equal, &[UDP])
+    }
+
     pub(crate) fn udp_to(self, port: u16) -> Self {
-        self.meta(16, Reg::A).compare(Compare::Equal, &[UDP]).port(port, port)
+        self.udp().port(port, port)
     }
 
     fn port(self, first: u16, last: u16) -> Self {
@@ -205,6 +216,13 @@ impl Rule {
             .compare(Compare::NotEqual, &[0; 4])
     }
 
+    /// Of a connection whose destination was translated.
+    pub(crate) fn redirected(self) -> Self {
+        self.with("ct", &Attributes::default().put_be32(1, Reg::A.0).put_be32(2, 2))
+            .mask(STATUS_REDIRECTED.to_ne_bytes())
+            .compare(Compare::NotEqual, &[0; 4])
+    }
+
     /// Of a connection that has that mark.
     pub(crate) fn marked(self, mark: u32) -> Self {
         self.with("ct", &Attributes::default().put_be32(1, Reg::A.0).put_be32(2, 3))
@@ -213,7 +231,7 @@ impl Rule {
 
     /// Gives the connection that mark.
     pub(crate) fn set_mark(self, mark: u32) -> Self {
-        self.value(&mark.to_ne_bytes()).with("ct", &Attributes::default().put_be32(2, 3).put_be32(4, Reg::A.0))
+        self.value(&mark.to_ne_bytes(), Reg::A).with("ct", &Attributes::default().put_be32(2, 3).put_be32(4, Reg::A.0))
     }
 
     /// More connections than so many.
@@ -232,22 +250,31 @@ impl Rule {
     }
 
     /// Notes destination, protocol and port in that set, and how often.
+    pub(crate) fn note_port(self, set: &str) -> Self {
+        self.load(Base::Transport, 2, 2, Reg::C).note_rest(set)
+    }
+
+    /// The same of what has no port.
     pub(crate) fn note(self, set: &str) -> Self {
-        let loaded = self.load(Base::Network, 16, 4, Reg::A).meta(16, Reg::B).load(Base::Transport, 2, 2, Reg::C);
+        self.value(&[0; 4], Reg::C).note_rest(set)
+    }
+
+    fn note_rest(self, set: &str) -> Self {
+        let loaded = self.load(Base::Network, 16, 4, Reg::A).meta(16, Reg::B);
         let counter = Attributes::default().put_str(1, "counter").put_all(2, &Attributes::default());
         let data = Attributes::default().put_str(1, set).put_be32(3, 1).put_be32(4, Reg::A.0);
         loaded.with("dynset", &data.put_all(7, &counter))
     }
 
-    fn value(self, value: &[u8]) -> Self {
-        let data = Attributes::default().put_be32(1, Reg::A.0);
+    fn value(self, value: &[u8], to: Reg) -> Self {
+        let data = Attributes::default().put_be32(1, to.0);
         self.with("immediate", &data.put_all(2, &Attributes::default().put(1, value)))
     }
 
     /// Translates the source address.
     pub(crate) fn translate_source(self, address: Ipv4Addr) -> Self {
         let data = Attributes::default().put_be32(1, 0).put_be32(2, 2).put_be32(3, Reg::A.0);
-        self.value(&address.octets()).with("nat", &data)
+        self.value(&address.octets(), Reg::A).with("nat", &data)
     }
 
     /// Translates the source address to that of the interface.
