@@ -10,7 +10,7 @@ from typing import IO, Any
 from . import calls
 from .async_commands import AsyncCommands
 from .async_files import AsyncFiles
-from .controller import branch_fields, spawn_fields
+from .controller import branch_fields, network_fields, spawn_fields
 from .files import pieces, replacing
 from .models import BranchMode, Event, Page
 from .transport import AsyncTransport
@@ -185,6 +185,14 @@ class AsyncController:
 
     async def label_sandbox(self, sandbox_id: str, labels: Mapping[str, str]) -> Json:
         return await self._transport.carry_out(calls.update_sandbox(sandbox_id, {"labels": dict(labels)}))
+
+    async def network_info(self, sandbox_id: str) -> Json:
+        """What it may reach, what it sent and received, and what it was refused."""
+        return await self._transport.carry_out(calls.network_info(sandbox_id))
+
+    async def set_egress(self, sandbox_id: str, egress: str | Sequence[str]) -> Json:
+        """What it may reach from its next packet on: ``none``, ``all``, or addresses, networks and names."""
+        return await self._transport.carry_out(calls.set_egress(sandbox_id, network_fields(egress)))
 
     async def pause_sandbox(self, sandbox_id: str) -> Json:
         return await self._transport.carry_out(calls.act(sandbox_id, "pause"))

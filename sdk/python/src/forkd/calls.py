@@ -180,6 +180,14 @@ def renew_sandbox(sandbox: str, ttl_secs: int | None) -> Call[Json]:
     return Call("POST", path_of("sandboxes", sandbox, "renew"), same, body={"ttl_secs": ttl_secs})
 
 
+def network_info(sandbox: str) -> Call[Json]:
+    return Call("GET", path_of("sandboxes", sandbox, "net"), same)
+
+
+def set_egress(sandbox: str, fields: Json) -> Call[Json]:
+    return Call("PUT", path_of("sandboxes", sandbox, "egress"), same, body=known(**fields))
+
+
 def act(sandbox: str, what: str) -> Call[Json]:
     """``ping``, ``pause`` or ``resume``."""
     return Call("POST", path_of("sandboxes", sandbox, what), same, patience=GUEST_SECS)

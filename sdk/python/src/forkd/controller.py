@@ -44,6 +44,11 @@ def spawn_fields(
     }
 
 
+def network_fields(egress: str | Sequence[str] | None) -> Json:
+    """A policy is one text, or a list of its entries."""
+    return calls.known(egress=egress if egress is None or isinstance(egress, str) else list(egress))
+
+
 class Controller:
     """A client of the daemon.
 
@@ -214,6 +219,14 @@ class Controller:
 
     def label_sandbox(self, sandbox_id: str, labels: Mapping[str, str]) -> Json:
         return self._transport.carry_out(calls.update_sandbox(sandbox_id, {"labels": dict(labels)}))
+
+    def network_info(self, sandbox_id: str) -> Json:
+        """What it may reach, what it sent and received, and what it was refused."""
+        return self._transport.carry_out(calls.network_info(sandbox_id))
+
+    def set_egress(self, sandbox_id: str, egress: str | Sequence[str]) -> Json:
+        """What it may reach from its next packet on: ``none``, ``all``, or addresses, networks and names."""
+        return self._transport.carry_out(calls.set_egress(sandbox_id, network_fields(egress)))
 
     def pause_sandbox(self, sandbox_id: str) -> Json:
         return self._transport.carry_out(calls.act(sandbox_id, "pause"))

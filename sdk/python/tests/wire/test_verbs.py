@@ -45,6 +45,7 @@ async def ask_for_everything(controller: Any) -> None:
         *(controller.list_sandboxes(), controller.spawn_sandboxes("t"), controller.get_sandbox("sb-1")),
         *(controller.label_sandbox("sb-1", {}), controller.renew_sandbox("sb-1", 1), controller.kill_sandbox("sb-1")),
         *(controller.pause_sandbox("sb-1"), controller.resume_sandbox("sb-1"), controller.ping_sandbox("sb-1")),
+        *(controller.network_info("sb-1"), controller.set_egress("sb-1", ["a.org:80"])),
         *(controller.exec_command("sb-1", ["x"]), controller.eval_code("sb-1", "x"), controller.console("sb-1")),
         *(controller.branch_sandbox("sb-1"), commands.list(), commands.attach("1"), process.write("x")),
         *(process.signal(), process.resize(1, 1), process.kill(), files.read("/x"), files.write("/x", "")),
