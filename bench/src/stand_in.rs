@@ -145,6 +145,7 @@ fn take_snapshot(dirs: &Dirs, image: &Path) -> Result<()> {
         vcpus: VcpuCount::DEFAULT,
         memory: GuestMemorySize::DEFAULT,
         network: false,
+        egress: None,
         interpreter: None,
         pause_us: None,
     })?;

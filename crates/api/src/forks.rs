@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::network::{EgressPolicy, NetworkLimits};
 use crate::sandboxes::{SandboxInfo, SandboxLimits};
 
 /// How to fork a snapshot.
@@ -21,6 +22,12 @@ pub struct ForkSnapshot {
     /// What else each may use at most.
     #[serde(default, skip_serializing_if = "SandboxLimits::is_empty")]
     pub limits: SandboxLimits,
+    /// Where they may connect to, instead of what their snapshot says, which must have a network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
+    /// How much of their networks they may use.
+    #[serde(default, skip_serializing_if = "NetworkLimits::is_empty")]
+    pub network_limits: NetworkLimits,
     /// They are ended after so many seconds; null lets them live until they are killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_secs: Option<u64>,

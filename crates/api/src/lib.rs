@@ -32,7 +32,7 @@ pub use exec::{
 pub use files::{FileInfo, FileKind, MakeDir, MoveFile};
 pub use forks::{ForkSnapshot, ForkTimings, Forked, ForkedSandbox};
 pub use health::{DaemonInfo, Health, Version};
-pub use network::{Attempt, EgressPolicy, Names, NetworkInfo, SetEgress, Traffic};
+pub use network::{Attempt, EgressPolicy, Names, NetworkInfo, NetworkLimits, SetEgress, Traffic};
 pub use packs::{PullPack, PushPack, Pushed, Unpacked};
 pub use processes::{ProcessInfo, ProcessStatus, SendSignal, Signal, Skipped, StartProcess, TtySize};
 pub use progress::{EVENT_STREAM, Progress, Watch, WorkError};

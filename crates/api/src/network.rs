@@ -14,11 +14,45 @@ pub enum EgressPolicy {
     List(Vec<String>),
 }
 
+/// How much of the network a sandbox may use. What is absent is not limited, but for connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkLimits {
+    /// What it sends in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 4_194_303)]
+    pub send_kib_per_sec: Option<u32>,
+    /// What it receives in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 4_194_303)]
+    pub receive_kib_per_sec: Option<u32>,
+    /// Packets in a second, each way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub packets_per_sec: Option<u32>,
+    /// Connections at a time; 1024, if nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub connections: Option<u32>,
+}
+
+impl NetworkLimits {
+    /// Whether nothing is said.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// Where a sandbox may connect to from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SetEgress {
-    /// Instead of what it was.
-    pub egress: EgressPolicy,
+    /// Instead of what it was; absent, it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
+    /// All limits, instead of those it had; absent, they stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<NetworkLimits>,
 }
 
 /// A sandbox's network.
@@ -32,6 +66,8 @@ pub struct NetworkInfo {
     pub host_side_addr: String,
     /// Where it may connect to.
     pub egress: String,
+    /// How much of it it may use.
+    pub limits: NetworkLimits,
     /// What left it.
     pub sent: Traffic,
     /// What came back.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::network::EgressPolicy;
+use crate::network::{EgressPolicy, NetworkLimits};
 use crate::patch::present;
 
 /// Children of a snapshot, all or none.
@@ -37,9 +37,12 @@ pub struct CreateSandboxes {
     /// Needs nothing here: pages are shared with the template as they are.
     #[serde(default)]
     pub hugepages: bool,
-    /// Where they may connect to; nowhere, if nobody says. Their snapshot must have a network.
+    /// Where they may connect to, instead of what their snapshot says, which must have a network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// How much of their networks they may use.
+    #[serde(default, skip_serializing_if = "NetworkLimits::is_empty")]
+    pub network_limits: NetworkLimits,
     /// They are ended after so many seconds; null lets them live until they are killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_secs: Option<u64>,

@@ -27,7 +27,8 @@ pub struct CreateSnapshot {
     /// A network device of the host's; not offered, because children could not share it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tap: Option<String>,
-    /// Gives it, and every sandbox of it, a network; and says where it may connect to while it warms up.
+    /// Gives it, and every sandbox of it, a network; and says where it may connect to while it warms up, and they may if
+    /// nobody says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
     /// How long warming up may take, at most 60 seconds, which it is when nobody says.

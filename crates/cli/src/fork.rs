@@ -15,6 +15,7 @@ use types::Tag;
 
 use crate::attached::{self, Attached};
 use crate::daemon::DaemonArgs;
+use crate::egress::EgressArgs;
 use crate::interrupts::Interrupts;
 use crate::limits::LimitArgs;
 use crate::run::parse_variable;
@@ -26,7 +27,7 @@ Examples:
   forkd fork --tag pyagent -n 10
   forkd fork --tag pyagent -n 100 --settle-secs 2      try it: make 100, count them, end them
   forkd fork --tag pyagent -n 3 --env RUN=7 --json | jq -r '.children[].id'
-  forkd fork --tag pyagent -n 10 --memory-limit-mib 256
+  forkd fork --tag pyagent -n 10 --memory-limit-mib 256 --egress pypi.org:443
 
 A sandbox is ready when its agent has answered and made it somebody of its own: random numbers, clock, names.
 A sandbox that needs more memory than --memory-limit-mib is ended; the others do not notice.
@@ -70,11 +71,13 @@ pub(crate) struct ForkArgs {
     /// Not offered
     #[arg(long, hide = true)]
     hugepages: bool,
-    /// Not offered
+    /// Every sandbox that has a network has its own; nothing has to be asked for
     #[arg(long, hide = true)]
     per_child_netns: bool,
     #[command(flatten)]
     limits: LimitArgs,
+    #[command(flatten)]
+    network: EgressArgs,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
@@ -140,10 +143,6 @@ impl ForkArgs {
             !self.hugepages,
             "--hugepages is not offered: sandboxes share their snapshot's memory in pages of 4 KiB; fork without it"
         );
-        anyhow::ensure!(
-            !self.per_child_netns,
-            "--per-child-netns is not offered: sandboxes with a network are made by the daemon; use `forkd spawn`"
-        );
         Ok(())
     }
 
@@ -156,6 +155,8 @@ impl ForkArgs {
             n: self.count,
             memory_limit_mib: self.limits.memory_limit_mib(),
             limits: self.limits.others(),
+            egress: self.network.policy(),
+            network_limits: self.network.limits(),
             ttl_secs: None,
             labels: BTreeMap::new(),
             env: map(&self.env),
@@ -222,10 +223,9 @@ mod tests {
     #[test]
     fn what_is_not_offered_is_refused_and_what_needs_nothing_is_not() {
         let refuse = |flag| parse(&["--tag", "t", "-n", "1", flag]).unwrap().refuse_what_is_not_offered();
-        for flag in ["--hugepages", "--per-child-netns"] {
-            assert!(refuse(flag).unwrap_err().to_string().starts_with(flag));
-        }
+        assert!(refuse("--hugepages").unwrap_err().to_string().starts_with("--hugepages"));
         refuse("--prewarm").unwrap();
+        refuse("--per-child-netns").unwrap();
     }
 
     #[test]

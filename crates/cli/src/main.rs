@@ -11,6 +11,7 @@ mod branch;
 mod cp;
 mod daemon;
 mod doctor;
+mod egress;
 mod errors;
 mod eval;
 mod exec;

@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
-use api::{Attempt, EgressPolicy, NetworkInfo, SetEgress, Traffic};
+use api::{Attempt, NetworkInfo, NetworkLimits, SetEgress, Traffic};
 use clap::Args;
 use client::path;
 
 use crate::daemon::DaemonArgs;
+use crate::egress::EgressArgs;
 use crate::output;
 use crate::table::{Column, bytes, table};
 
@@ -15,6 +16,7 @@ Examples:
   forkd net sb-6919d1a0-5e884898
   forkd net sb-6919d1a0-5e884898 --egress 'pypi.org:443,*.pythonhosted.org:443'
   forkd net sb-6919d1a0-5e884898 --egress none           from its next packet on
+  forkd net sb-6919d1a0-5e884898 --send-kib-per-sec 512  instead of all limits that it had
 
 A policy is `none`, `all`, or a list of addresses, networks (10.1.0.0/16), names and *.names, each with optional ports
 (:443, :8000-8010) and protocol (tcp:, udp:). The host, other sandboxes, link-local addresses and the metadata services
@@ -27,24 +29,23 @@ pub(crate) struct NetArgs {
     /// Which one
     #[arg(value_name = "ID")]
     id: String,
-    /// What it may reach from now on
-    #[arg(long, value_name = "none|all|LIST")]
-    egress: Option<String>,
     /// Prints JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    change: EgressArgs,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
 
 pub(crate) fn net(args: &NetArgs) -> anyhow::Result<ExitCode> {
     let client = args.daemon.client()?;
-    let info: NetworkInfo = match &args.egress {
-        Some(egress) => {
-            let body = SetEgress { egress: EgressPolicy::Text(egress.clone()) };
-            client.put(&path(&["sandboxes", &args.id, "egress"], &[]), &body)?
-        }
-        None => client.get(&path(&["sandboxes", &args.id, "net"], &[]))?,
+    let info: NetworkInfo = if args.change.is_empty() {
+        client.get(&path(&["sandboxes", &args.id, "net"], &[]))?
+    } else {
+        let limits = Some(args.change.limits()).filter(|limits| !limits.is_empty());
+        let body = SetEgress { egress: args.change.policy(), limits };
+        client.put(&path(&["sandboxes", &args.id, "egress"], &[]), &body)?
     };
     output::line(&if args.json { serde_json::to_string(&info)? } else { text(&info) })?;
     Ok(ExitCode::SUCCESS)
@@ -54,6 +55,7 @@ fn text(info: &NetworkInfo) -> String {
     let traffic = |one: Traffic| format!("{} in {} packets", bytes(one.bytes), one.packets);
     let mut lines = vec![
         format!("egress    {}", info.egress),
+        format!("limits    {}", limits(&info.limits)),
         format!("netns     {} ({} inside, {} to the host)", info.netns, info.guest_addr, info.host_side_addr),
         format!("sent      {}", traffic(info.sent)),
         format!("received  {}", traffic(info.received)),
@@ -75,6 +77,16 @@ fn text(info: &NetworkInfo) -> String {
     lines.join("\n")
 }
 
+fn limits(limits: &NetworkLimits) -> String {
+    let said = [
+        limits.connections.map(|count| format!("{count} connections")),
+        limits.packets_per_sec.map(|rate| format!("{rate} packets/s each way")),
+        limits.send_kib_per_sec.map(|rate| format!("{rate} KiB/s out")),
+        limits.receive_kib_per_sec.map(|rate| format!("{rate} KiB/s in")),
+    ];
+    said.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
 fn row(attempt: &Attempt) -> [String; 3] {
     let protocol = match attempt.protocol {
         1 => "icmp".to_owned(),
@@ -94,12 +106,19 @@ mod tests {
     #[test]
     fn what_was_refused_is_shown() {
         let json = r#"{"netns":"forkd-child-3","guest_addr":"10.42.0.2:8888","host_side_addr":"198.18.0.7","egress":"none",
-            "sent":{"packets":0,"bytes":0},"received":{"packets":0,"bytes":0},"denied":{"packets":2,"bytes":120},
+            "limits":{"connections":1024,"send_kib_per_sec":64},"sent":{"packets":0,"bytes":0},"received":{"packets":0,"bytes":0},"denied":{"packets":2,"bytes":120},
             "spoofed":{"packets":0,"bytes":0},"ipv6":{"packets":5,"bytes":400},"limited":{"packets":0,"bytes":0},
             "attempts":[{"address":"169.254.169.254","protocol":6,"port":80,"packets":2,"ago_ms":3100}],
             "names":{"asked":1,"refused":1,"malformed":0,"last_refused":["evil.example"]}}"#;
         let shown = text(&serde_json::from_str(json).unwrap());
-        for part in ["egress    none", "tcp 169.254.169.254:80", "3 s", "(IPv6)", "refused   evil.example"] {
+        for part in [
+            "egress    none",
+            "1024 connections, 64 KiB/s out",
+            "tcp 169.254.169.254:80",
+            "3 s",
+            "(IPv6)",
+            "refused   evil.example",
+        ] {
             assert!(shown.contains(part), "{part} in\n{shown}");
         }
         assert!(!shown.contains("spoofed"), "{shown}");

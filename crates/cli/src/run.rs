@@ -30,6 +30,10 @@ struct Run<'a> {
 }
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(
+        args.tag.is_some() || args.network.is_empty(),
+        "--egress and limits of the network are for --tag; with --net a VM and the host reach each other, and nobody else"
+    );
     let dirs = Dirs::from_env()?;
     let stdio = stream::stdio(args.process.tty)?;
     let mut run = Run { args, dirs, progress: progress::reporter(args.quiet), stdio, timings: Timings::start() };

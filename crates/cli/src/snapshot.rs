@@ -55,7 +55,8 @@ pub(crate) struct HowArgs {
     /// Takes the place of a snapshot of that name
     #[arg(long)]
     force: bool,
-    /// Gives it a network, and all its sandboxes; says where it may connect to while it warms up. See `forkd net --help`
+    /// Gives it a network, and all its sandboxes; says where it may connect to while it warms up, and they may unless
+    /// something else is said. See `forkd net --help`
     #[arg(long, value_name = "none|all|LIST")]
     egress: Option<Egress>,
     /// How long warming up may take

@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
-use api::{CreateSandboxes, EgressPolicy, SandboxInfo};
+use api::{CreateSandboxes, SandboxInfo};
 use clap::Args;
 use client::path;
 
 use crate::daemon::DaemonArgs;
+use crate::egress::EgressArgs;
 use crate::limits::LimitArgs;
 use crate::run::parse_variable;
 use crate::table::{Column, table};
@@ -40,9 +41,6 @@ pub(crate) struct SpawnArgs {
     /// Sets an environment variable in all of them; repeatable
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_variable)]
     env: Vec<(String, String)>,
-    /// Where they may connect to; their snapshot must have a network. See `forkd net --help`
-    #[arg(long, value_name = "none|all|LIST")]
-    egress: Option<String>,
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -61,6 +59,8 @@ pub(crate) struct SpawnArgs {
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
+    network: EgressArgs,
+    #[command(flatten)]
     daemon: DaemonArgs,
 }
 
@@ -75,7 +75,8 @@ pub(crate) fn spawn(args: &SpawnArgs) -> anyhow::Result<ExitCode> {
         prewarm: args.prewarm,
         live_fork: args.live_fork,
         hugepages: args.hugepages,
-        egress: args.egress.clone().map(EgressPolicy::Text),
+        egress: args.network.policy(),
+        network_limits: args.network.limits(),
         ttl_secs: args.ttl_secs,
         labels: args.label.iter().cloned().collect(),
         env: args.env.iter().cloned().collect(),

@@ -1,4 +1,5 @@
-//! One JSON line for each request, appended: who did what to what, and what came of it. No bodies, no secrets.
+//! One JSON line for each request, appended: who did what to what, and what came of it. No bodies, no secrets. What
+//! sandboxes were refused has lines, too.
 //!
 //! A request is answered when its line is written. A log that was moved away is written to until SIGHUP, then a new one is begun.
 
@@ -106,6 +107,14 @@ impl Audit {
         }
     }
 
+    /// Has something written that was no request.
+    pub(crate) fn note(&self, what: &impl Serialize) {
+        let job = Job::Line { bytes: text(what), complaint: None, written: None };
+        if self.jobs.try_send(job).is_err() {
+            log::error!("what a sandbox was refused is missing in the audit log");
+        }
+    }
+
     /// Waits for room; `None` when nobody writes any more.
     pub(crate) async fn room(&self) -> Option<Room<'_>> {
         self.jobs.reserve().await.ok().map(Room)
@@ -139,7 +148,7 @@ impl Room<'_> {
     }
 }
 
-fn text(line: &Line<'_>) -> Vec<u8> {
+fn text(line: &impl Serialize) -> Vec<u8> {
     let mut bytes = serde_json::to_vec(line).expect("a line can be written as JSON");
     bytes.push(b'\n');
     bytes

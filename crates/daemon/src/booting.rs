@@ -73,7 +73,7 @@ pub(crate) fn create(app: &App, asked: CreateSnapshot, job: &Job) -> Result<Snap
     let cancel = Some(job.cancel());
     let tap = egress.as_ref().map(|egress| tap(app, egress)).transpose()?;
     let boot = BootSpec { vcpus, memory, kernel, initramfs, image, append, tap, limit: limits.boot, cancel };
-    let spec = SnapshotSpec { tag: tag.clone(), existing, boot, recipe, warm_up, limit: limits.warm };
+    let spec = SnapshotSpec { tag: tag.clone(), existing, boot, egress, recipe, warm_up, limit: limits.warm };
     let taken = snapshot(spec, &app.dirs, job.progress()).map_err(ApiError::from).map_err(of_tag)?;
     let facts = Facts { snapshot_id: taken.snapshot.manifest().id.clone(), labels, ..Facts::default() };
     app.registry.change(|change| {

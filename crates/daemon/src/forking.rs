@@ -9,6 +9,7 @@ use types::Tag;
 
 use crate::error::{ApiError, chain};
 use crate::limits::checked;
+use crate::networks::Wishes;
 use crate::spawn::{Made, New, Spawn, Terms, check_labels, expiry, variables};
 use crate::state::App;
 
@@ -43,7 +44,7 @@ pub(crate) fn spawn_of(tag: Tag, asked: ForkSnapshot, cancel: Cancel) -> Result<
     Ok(Spawn {
         tag,
         children: vec![New { env, labels: asked.labels, limits }; count],
-        egress: None,
+        network: Wishes::new(asked.egress.as_ref(), &asked.network_limits)?,
         expires_unix: asked.ttl_secs.map(expiry).transpose()?,
         workspace: None,
         metadata: metadata.map_err(|error| ApiError::invalid(format!("metadata: {error}")))?,

@@ -21,6 +21,7 @@ mod branching;
 mod budget;
 mod clients;
 mod config;
+mod denials;
 mod doors;
 mod ends;
 mod error;

@@ -1,16 +1,21 @@
 //! The networks of sandboxes: kept ready once one was needed, looked at, and changed.
 
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use api::{Attempt, Code, EgressPolicy, Names, NetworkInfo, Traffic};
+use api::{Attempt, Code, EgressPolicy, Names, NetworkInfo, NetworkLimits, SetEgress, Traffic};
 use axum::http::StatusCode;
-use engine::{Child, Egress, EgressError, Network, NetworkError, Pool, Traffic as Counted, networks, plan};
+use engine::{
+    Child, Egress, EgressError, Network, NetworkError, NetworkLimits as Limits, Pool, Traffic as Counted, networks,
+    plan,
+};
 
 use crate::error::{ApiError, chain};
 use crate::state::Inner;
 
 /// How many networks are kept ready: as many sandboxes as are made at a moment, most of the time.
 const READY: usize = 32;
+const KIB: u32 = 1 << 10;
 /// Where agents are spoken to by clients that enter a sandbox's namespace.
 const AGENT_PORT: u16 = 8888;
 
@@ -30,6 +35,52 @@ impl LazyPool {
         let begun = Arc::new(networks(READY)?);
         *pool = Some(Arc::clone(&begun));
         Ok(begun)
+    }
+
+    /// The networks that sandboxes have.
+    pub(crate) fn in_use(&self) -> Vec<Arc<Network>> {
+        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.as_ref().map(|pool| pool.in_use()).unwrap_or_default()
+    }
+}
+
+/// What was said about the networks of sandboxes that are to be made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wishes {
+    pub(crate) egress: Option<Egress>,
+    pub(crate) limits: Option<Limits>,
+}
+
+impl Wishes {
+    /// What was asked for, checked.
+    pub(crate) fn new(asked: Option<&EgressPolicy>, limited: &NetworkLimits) -> Result<Self, ApiError> {
+        let limits = (!limited.is_empty()).then(|| limits(limited)).transpose()?;
+        Ok(Self { egress: asked.map(egress).transpose()?, limits })
+    }
+}
+
+/// Limits, as they were asked for.
+fn limits(asked: &NetworkLimits) -> Result<Limits, ApiError> {
+    let number = |name: &str, asked: Option<u32>, unit: u32| {
+        let bad = || ApiError::invalid(format!("network limits: {name} can be 1 to {}", u32::MAX / unit));
+        asked.map(|asked| asked.checked_mul(unit).and_then(NonZeroU32::new).ok_or_else(bad)).transpose()
+    };
+    Ok(Limits {
+        out_bytes_per_second: number("send_kib_per_sec", asked.send_kib_per_sec, KIB)?,
+        in_bytes_per_second: number("receive_kib_per_sec", asked.receive_kib_per_sec, KIB)?,
+        packets_per_second: number("packets_per_sec", asked.packets_per_sec, 1)?,
+        connections: number("connections", asked.connections, 1)?.unwrap_or(Limits::CONNECTIONS),
+    })
+}
+
+/// Limits, as they are told.
+fn told(limits: &Limits) -> NetworkLimits {
+    let kib = |bytes: Option<NonZeroU32>| bytes.map(|bytes| bytes.get() / KIB);
+    NetworkLimits {
+        send_kib_per_sec: kib(limits.out_bytes_per_second),
+        receive_kib_per_sec: kib(limits.in_bytes_per_second),
+        packets_per_sec: limits.packets_per_second.map(NonZeroU32::get),
+        connections: Some(limits.connections.get()),
     }
 }
 
@@ -69,11 +120,16 @@ impl Inner {
         info(&*child.managed_network(&*self.networks.get()?)?)
     }
 
-    /// Where a sandbox may connect to from now on.
-    pub(crate) fn set_egress(&self, id: &str, egress: &Egress) -> Result<NetworkInfo, ApiError> {
+    /// Where a sandbox may connect to from now on, and how much of it.
+    pub(crate) fn set_egress(&self, id: &str, asked: &SetEgress) -> Result<NetworkInfo, ApiError> {
+        let egress = asked.egress.as_ref().map(egress).transpose()?;
+        let limits = asked.limits.as_ref().map(limits).transpose()?;
+        if egress.is_none() && limits.is_none() {
+            return Err(ApiError::invalid("say `egress`, `limits` or both"));
+        }
         let (_, child) = self.living(id)?;
         none_without(&child)?;
-        info(&*child.set_network(&*self.networks.get()?, Some(egress), None)?)
+        info(&*child.set_network(&*self.networks.get()?, egress.as_ref(), limits)?)
     }
 }
 
@@ -100,6 +156,7 @@ fn info(network: &Network) -> Result<NetworkInfo, ApiError> {
         guest_addr: format!("{}:{AGENT_PORT}", plan::GUEST),
         host_side_addr: network.number().outside().to_string(),
         egress: network.egress().to_string(),
+        limits: told(&network.limits()),
         sent: traffic(report.sent),
         received: traffic(report.received),
         denied: traffic(report.denied),
@@ -147,5 +204,17 @@ mod tests {
         let refused = of(r#"["all","a.org"]"#).unwrap_err();
         assert_eq!((refused.status.as_u16(), refused.code), (400, Code::InvalidRequest));
         assert!(refused.message.contains("`all`"), "{}", refused.message);
+    }
+
+    #[test]
+    fn limits_are_told_as_they_were_asked_for() {
+        let text = r#"{"send_kib_per_sec":64,"receive_kib_per_sec":4194303,"packets_per_sec":9,"connections":7}"#;
+        let asked: NetworkLimits = serde_json::from_str(text).unwrap();
+        assert_eq!(told(&limits(&asked).unwrap()), asked);
+        for bad in [r#"{"connections":0}"#, r#"{"send_kib_per_sec":4194304}"#, r#"{"packets_per_sec":0}"#] {
+            let asked = serde_json::from_str(bad).unwrap();
+            assert_eq!(limits(&asked).unwrap_err().status.as_u16(), 400, "{bad}");
+        }
+        assert!(Wishes::new(None, &NetworkLimits::default()).unwrap().limits.is_none());
     }
 }

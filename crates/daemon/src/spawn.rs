@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use api::{Code, CreateSandboxes, MAX_SANDBOXES, PerChild};
 use axum::http::StatusCode;
 use engine::{
-    Cancel, Child, ChildError, ChildOptions, Egress, ForkSpec, Forked, ForkedChild, Lifetime, Limits, Networks,
-    Results, fork_on, kill_many,
+    Cancel, Child, ChildError, ChildOptions, ForkSpec, Forked, ForkedChild, Lifetime, Limits, Networks, Results,
+    fork_on, kill_many,
 };
 use session::{Metadata, Variables};
 use types::Tag;
 
 use crate::error::ApiError;
 use crate::limits::checked;
-use crate::networks::egress;
+use crate::networks::Wishes;
 use crate::registry::{Change, RegistryError, Sandbox, now_unix};
 use crate::snapshots::warm_interpreter;
 use crate::state::{App, row_of};
@@ -32,8 +32,8 @@ const MAX_LABEL: usize = 256;
 pub(crate) struct Spawn {
     pub(crate) tag: Tag,
     pub(crate) children: Vec<New>,
-    /// Where they may connect to, if anybody says.
-    pub(crate) egress: Option<Egress>,
+    /// What is said about their networks.
+    pub(crate) network: Wishes,
     pub(crate) expires_unix: Option<u64>,
     /// Whose they shall be.
     pub(crate) workspace: Option<String>,
@@ -103,7 +103,7 @@ impl TryFrom<CreateSandboxes> for Spawn {
         Ok(Self {
             tag,
             children: children.collect::<Result<_, ApiError>>()?,
-            egress: asked.egress.as_ref().map(egress).transpose()?,
+            network: Wishes::new(asked.egress.as_ref(), &asked.network_limits)?,
             expires_unix: asked.ttl_secs.map(expiry).transpose()?,
             workspace: None,
             metadata: Metadata::default(),
@@ -153,14 +153,14 @@ impl App {
         let begun = Instant::now();
         let _spawning = self.spawns.begin();
         let owner = Some(self.registry.id().to_owned());
-        let Spawn { tag, children, egress, expires_unix, workspace, metadata, terms } = spawn;
+        let Spawn { tag, children, network, expires_unix, workspace, metadata, terms } = spawn;
         let options = |New { env, labels, limits }| {
             (ChildOptions { env, metadata: metadata.clone(), owner: owner.clone(), limits }, labels)
         };
         let (options, labels): (Vec<_>, Vec<_>) = children.into_iter().map(options).unzip();
         let Terms { lifetime, results, limit, cancel } = terms;
         let spec = ForkSpec { tag, children: options, lifetime, results, limit, cancel };
-        let networks = Networks { pool: &|| self.networks.get(), egress, limits: None };
+        let networks = Networks { pool: &|| self.networks.get(), egress: network.egress, limits: network.limits };
         let mut forked = fork_on(&spec, Some(&networks), &self.dirs)?;
         let warm = warm_interpreter(self, spec.tag.as_str());
         let (mut made, mut ready, mut failures) = (Vec::new(), Vec::new(), Vec::new());
@@ -230,6 +230,7 @@ mod tests {
             r#"{"snapshot_tag":"t","env":{"A B":"c"}}"#,
             r#"{"snapshot_tag":"t","egress":"10.0.0.0/99"}"#,
             r#"{"snapshot_tag":"t","egress":[]}"#,
+            r#"{"snapshot_tag":"t","network_limits":{"connections":0}}"#,
             r#"{"snapshot_tag":"t","labels":{"":"c"}}"#,
         ] {
             assert_eq!(asked(bad).unwrap_err().status.as_u16(), 400, "{bad}");

@@ -17,6 +17,7 @@ use types::Tag;
 
 use crate::error::{ApiError, chain};
 use crate::limits::checked;
+use crate::networks::Wishes;
 use crate::registry::{Workspace, now_unix};
 use crate::snapshots;
 use crate::spawn::{New, Spawn, Terms, check_name, parse_tag, variables};
@@ -45,7 +46,7 @@ impl App {
                 limits: checked(&limits, memory_limit_mib)?,
                 ..New::default()
             }],
-            egress: None,
+            network: Wishes::default(),
             expires_unix: None,
             workspace: Some(name.clone()),
             metadata: Metadata::default(),
@@ -139,7 +140,7 @@ impl App {
                 limits: checked(&before.limits, before.memory_limit_mib)?,
                 ..New::default()
             }],
-            egress: None,
+            network: Wishes::default(),
             expires_unix: None,
             workspace: Some(name.into()),
             metadata: Metadata::default(),

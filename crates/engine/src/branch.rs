@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use net::Egress;
 use proto::control::{ControlError, FromVmm, ToVmm};
 use store::{Existing, Manifest, Origin, Parent, Snapshot, Staged, Status, Store, StoreError, Under};
 use types::{Dirs, Tag, TagError};
@@ -153,6 +154,8 @@ pub struct Branch {
     below: Option<Snapshot>,
     extent: Extent,
     pause_us: u64,
+    /// What the sandbox may connect to: so may what is made of the branch.
+    egress: Option<Egress>,
     staged: Option<Staged>,
     template: Template,
     /// Its template is nobody's concern any more.
@@ -186,7 +189,9 @@ pub fn branch(spec: BranchSpec, dirs: &Dirs) -> Result<Branch, BranchError> {
         log::warn!("templates that nobody keeps may still run: {error}");
     }
     let dirs = dirs.clone();
-    Ok(Branch { tag, parent, below, extent, pause_us, staged: Some(staged), template, kept: false, dirs })
+    let network = child.network().map_err(|source| BranchError::Io { action: "read a sandbox's network", source })?;
+    let egress = network.map(|network| network.egress);
+    Ok(Branch { tag, parent, below, extent, pause_us, egress, staged: Some(staged), template, kept: false, dirs })
 }
 
 /// Has the sandbox branch; the template's process, and for how long the guest did not run.

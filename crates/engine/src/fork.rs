@@ -23,6 +23,7 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use net::Egress;
 use proto::control::{ControlSocket, Lifetime};
 use session::{Metadata, Variables};
 use store::{Parent, Status, Store};
@@ -151,10 +152,14 @@ pub fn fork_on(spec: &ForkSpec, networks: Option<&Networks<'_>>, dirs: &Dirs) ->
         }
         (needed, networks) => networks.filter(|_| needed),
     };
+    let usual = networks.map(|_| usual_egress(&status)).transpose()?.flatten();
     // Before anything is started: a limit that cannot be held is an error.
     let groups = groups(&spec.children, dirs)?;
     let template = template_of_status(&spec.tag, status, dirs, begun + spec.limit, spec.cancel.as_ref())?;
-    let granted = networks.map(|networks| networks.grant(spec.children.len())).transpose()?.unwrap_or_default();
+    let granted = match networks {
+        Some(networks) => networks.grant(spec.children.len(), usual)?,
+        None => Vec::new(),
+    };
     let forked = fork_from(template, groups.as_ref(), granted, spec, dirs, begun);
     // What others left is removed when nobody waits for it.
     if let Err(error) = kill::sweep(dirs) {
@@ -176,6 +181,14 @@ fn has_network(status: &Status, dirs: &Dirs) -> bool {
         // The parent is gone: once the branch is written, it says so itself.
         _ => false,
     }
+}
+
+/// Where children of that snapshot may connect to, if nobody says otherwise. One that is being written says nothing yet.
+fn usual_egress(status: &Status) -> Result<Option<Egress>, ForkError> {
+    let Status::Ready(snapshot) = status else { return Ok(None) };
+    let Some(text) = &snapshot.manifest().egress else { return Ok(None) };
+    let unusable = |source| ForkError::Egress { tag: snapshot.manifest().tag.clone(), source };
+    text.parse().map(Some).map_err(unusable)
 }
 
 fn fork_from(

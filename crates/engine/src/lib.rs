@@ -75,7 +75,8 @@ pub use lineage::{Lineage, LineageError, LineageNode, LineageSandbox};
 pub use list::{FindError, find, list, open};
 pub use memory::MemoryUse;
 pub use net::{
-    Egress, Lease, Limits as NetworkLimits, Network, NetworkError, PolicyError, Pool, Tap, TapError, Traffic, plan,
+    Attempt, Egress, Lease, Limits as NetworkLimits, Network, NetworkError, PolicyError, Pool, Report as NetworkReport,
+    Tap, TapError, Traffic, plan,
 };
 pub use network::{ChildNetwork, EgressError, Networks, networks};
 pub use pause::{ChildStatus, PauseError};

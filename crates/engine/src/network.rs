@@ -68,7 +68,7 @@ pub struct ChildNetwork {
 pub struct Networks<'a> {
     /// Where they come from; asked only when there is a need.
     pub pool: &'a dyn Fn() -> Result<Arc<Pool>, NetworkError>,
-    /// Where they may connect to. Said, it is an error when they have no network at all.
+    /// Where they may connect to, instead of what their snapshot says. Said, it is an error when they have no network.
     pub egress: Option<Egress>,
     /// How much of them they may use, each. Said, it is an error as well.
     pub limits: Option<Limits>,
@@ -93,9 +93,10 @@ impl Networks<'_> {
         self.egress.is_some() || self.limits.is_some()
     }
 
-    /// One for each child, with the policy in force.
-    pub(crate) fn grant(&self, count: usize) -> Result<Vec<Granted>, NetworkError> {
-        let (egress, limits) = (self.egress.clone().unwrap_or_default(), self.limits.unwrap_or_default());
+    /// One for each child, with the policy in force; `usual` is that of their snapshot.
+    pub(crate) fn grant(&self, count: usize, usual: Option<Egress>) -> Result<Vec<Granted>, NetworkError> {
+        let egress = self.egress.clone().or(usual).unwrap_or_default();
+        let limits = self.limits.unwrap_or_default();
         let as_made = egress == Egress::None && limits == Limits::default();
         let grant = |Lease { network, tap }: Lease| {
             if !as_made {
@@ -106,11 +107,7 @@ impl Networks<'_> {
         };
         let leases = (self.pool)()?.take(count)?;
         // They are closed already. Opening one waits for the kernel, and many can wait at a time.
-        if as_made {
-            leases.into_iter().map(grant).collect()
-        } else {
-            each(leases, grant).into_iter().collect()
-        }
+        if as_made { leases.into_iter().map(grant).collect() } else { each(leases, grant).into_iter().collect() }
     }
 }
 

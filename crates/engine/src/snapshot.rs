@@ -12,6 +12,7 @@ mod warm;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use net::Egress;
 use session::SessionError;
 use store::{Described, Existing, Origin, Snapshot, Staged, Store, StoreError};
 use types::progress::Progress;
@@ -36,8 +37,10 @@ pub struct SnapshotSpec {
     pub tag: Tag,
     /// What becomes of a snapshot of that name.
     pub existing: Existing,
-    /// The VM; without a network, which children could not share.
+    /// The VM; with a tap, each child will have a network of its own.
     pub boot: BootSpec,
+    /// Where its children may connect to, if nobody says otherwise.
+    pub egress: Option<Egress>,
     /// What its disk image was built from.
     pub recipe: Option<RecipeName>,
     /// What it does before.
@@ -101,7 +104,7 @@ pub struct Taken {
 /// # Errors
 /// When any step fails, the time is up or it is called off.
 pub fn snapshot(spec: SnapshotSpec, dirs: &Dirs, progress: &dyn Progress) -> Result<Taken, SnapshotError> {
-    let SnapshotSpec { tag, existing, boot: boot_spec, recipe, warm_up, limit } = spec;
+    let SnapshotSpec { tag, existing, boot: boot_spec, egress, recipe, warm_up, limit } = spec;
     let staged = Store::new(dirs).stage(&tag, existing, Origin::booted(vec![boot_spec.image.clone()]))?;
     let cancel = boot_spec.cancel.clone();
     let mut described = Described {
@@ -111,6 +114,7 @@ pub fn snapshot(spec: SnapshotSpec, dirs: &Dirs, progress: &dyn Progress) -> Res
         vcpus: boot_spec.vcpus,
         memory: boot_spec.memory,
         network: boot_spec.tap.is_some(),
+        egress: egress.map(|egress| egress.to_string().into()),
         interpreter: warm_up.interpreter,
         pause_us: None,
     };

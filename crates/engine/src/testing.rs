@@ -46,6 +46,7 @@ impl World {
             vcpus: VcpuCount::DEFAULT,
             memory: GuestMemorySize::DEFAULT,
             network: false,
+            egress: None,
             interpreter: None,
             pause_us: None,
         };

@@ -128,6 +128,12 @@ impl Pool {
         Ok(network)
     }
 
+    /// Those that VMs have.
+    #[must_use]
+    pub fn in_use(&self) -> Vec<Arc<Network>> {
+        self.shared.state().used.values().map(Arc::clone).collect()
+    }
+
     /// How many are ready, and how many in use.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {

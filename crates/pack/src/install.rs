@@ -218,6 +218,8 @@ impl Incoming {
             });
             let Parent { tag, id } = self.names[index].clone();
             (manifest.tag, manifest.id) = (tag, id);
+            // Who made the pack has no say in what may be reached from here.
+            manifest.egress = None;
             if index > 0 {
                 manifest.parent = Some(self.names[index - 1].clone());
             }

@@ -36,6 +36,7 @@ impl Store {
             vcpus: manifest.vcpus,
             memory: manifest.memory,
             network: manifest.network,
+            egress: manifest.egress.clone(),
             interpreter: manifest.interpreter,
             pause_us: manifest.pause_us,
         })

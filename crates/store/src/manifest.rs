@@ -47,6 +47,9 @@ pub struct Manifest {
     pub memory: GuestMemorySize,
     /// Whether the guest has a network card.
     pub network: bool,
+    /// Where what is made of it may connect to, if nobody says otherwise: an egress policy, as it is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Box<str>>,
     /// The interpreter that was warmed.
     pub interpreter: Option<Interpreter>,
     /// vCPUs and devices.

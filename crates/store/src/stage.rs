@@ -44,6 +44,8 @@ pub struct Described {
     pub memory: GuestMemorySize,
     /// Whether the guest has a network card.
     pub network: bool,
+    /// Where what is made of it may connect to, if nobody says otherwise.
+    pub egress: Option<Box<str>>,
     /// The interpreter that was warmed.
     pub interpreter: Option<Interpreter>,
     /// For how long the guest did not run.

@@ -87,6 +87,7 @@ fn described() -> Described {
         vcpus: VcpuCount::DEFAULT,
         memory: GuestMemorySize::DEFAULT,
         network: false,
+        egress: None,
         interpreter: Some(types::Interpreter::Python3),
         pause_us: Some(3),
     }

@@ -22,6 +22,8 @@ pub(crate) const TESTS: &[Test] =
     &[("egress::a_fork_is_closed_until_it_is_opened", a_fork_is_closed_until_it_is_opened)];
 
 const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+/// What the snapshot says that its children may reach.
+const USUAL: &str = "usual.example:80";
 const WARM_LIMIT: Duration = Duration::from_secs(120);
 /// How long what a VM left may take to be ready for the next.
 const TIDY: Duration = Duration::from_secs(30);
@@ -31,7 +33,8 @@ fn a_fork_is_closed_until_it_is_opened(host: &Host) -> Result<()> {
     let tag: Tag = "e2e-egress".parse()?;
     take(host, &tag, &pool)?;
     let given = || Ok(Arc::clone(&pool));
-    let children = Children::fork_on(&host.dirs, &tag, 2, &Networks { pool: &given, egress: Some(Egress::None), limits: None })?;
+    let children =
+        Children::fork_on(&host.dirs, &tag, 2, &Networks { pool: &given, egress: Some(Egress::None), limits: None })?;
     let [one, other] = &*children else { anyhow::bail!("two were asked for") };
     let number = one.network()?.context("it has a network")?.number;
     ensure!(Some(number) != other.network()?.map(|network| network.number), "each has its own");
@@ -55,6 +58,9 @@ fn a_fork_is_closed_until_it_is_opened(host: &Host) -> Result<()> {
     one.set_network(&pool, Some(&Egress::None), None)?;
     ensure!(!reaches(one, number.host(), open)?, "and it is closed again");
     drop(children);
+    let usual = Children::fork_on(&host.dirs, &tag, 1, &Networks { pool: &given, egress: None, limits: None })?;
+    ensure!(usual[0].network()?.context("it has a network")?.egress == USUAL.parse()?, "unless something else is said");
+    drop(usual);
     wait_until("the networks come back", TIDY, || pool.counts() == (2, 0))?;
     remove_snapshot(&tag, Removal::Force, &host.dirs)?;
     Ok(())
@@ -65,7 +71,8 @@ fn take(host: &Host, tag: &Tag, pool: &Pool) -> Result<()> {
     let lease = pool.take(1)?.pop().context("there is a network")?;
     let boot = BootSpec { tap: Some(Tap::of_network(lease.tap)), ..host.spec() };
     let (existing, warm_up) = (Existing::Replace, WarmUp::default());
-    let spec = SnapshotSpec { tag: tag.clone(), existing, boot, recipe: None, warm_up, limit: WARM_LIMIT };
+    let (egress, recipe) = (Some(USUAL.parse()?), None);
+    let spec = SnapshotSpec { tag: tag.clone(), existing, boot, egress, recipe, warm_up, limit: WARM_LIMIT };
     snapshot(spec, &host.dirs, &Silent)?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use session::{ExecRequest, Stdio, TtySize};
 use types::{GuestMemorySize, Tag, VcpuCount};
 
 use crate::daemon::DaemonArgs;
+use crate::egress::EgressArgs;
 use crate::remote::InsideParts;
 use crate::seconds;
 
@@ -52,6 +53,8 @@ pub(crate) struct RunArgs {
     pub(super) guest: GuestArgs,
     #[command(flatten)]
     pub(super) process: ProcessArgs,
+    #[command(flatten)]
+    pub(super) network: EgressArgs,
     #[command(flatten)]
     pub(super) daemon: DaemonArgs,
 }

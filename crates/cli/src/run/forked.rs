@@ -20,7 +20,9 @@ impl Run<'_> {
         self.timings.lap("daemon_us");
         let interrupts = Interrupts::catch()?;
         let stage = self.progress.stage("Forking a VM", None);
-        let one = ForkSnapshot { n: 1, timeout_secs: Some(LIMIT_SECS), ..ForkSnapshot::default() };
+        let (egress, network_limits) = (self.args.network.policy(), self.args.network.limits());
+        let timeout_secs = Some(LIMIT_SECS);
+        let one = ForkSnapshot { n: 1, timeout_secs, egress, network_limits, ..ForkSnapshot::default() };
         let Some(forked) = fork(&client, tag, one, &interrupts)? else {
             return Ok(interrupts.fatal().map_or(ExitCode::FAILURE, |signal| self.stopped_by(signal)));
         };

@@ -45,7 +45,7 @@ impl From<ForkError> for ApiError {
             ForkError::Store(error) => error.into(),
             ForkError::Template(error) => error.into(),
             ForkError::Count { .. } => Self::invalid(chain(&error)),
-            ForkError::Network { .. } => Self::refused(Code::SnapshotUnusable, &error),
+            ForkError::Network { .. } | ForkError::Egress { .. } => Self::refused(Code::SnapshotUnusable, &error),
             ForkError::NoNetwork { .. } => Self::refused(Code::NoNetwork, &error),
             ForkError::Host(error) => error.into(),
             ForkError::Admission(AdmissionError::NoRoom(_)) => {

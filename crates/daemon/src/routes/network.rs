@@ -6,7 +6,6 @@ use axum::extract::State;
 use super::Failures;
 use crate::body::{ApiJson, Name};
 use crate::error::ApiError;
-use crate::networks::egress;
 use crate::state::App;
 
 /// What a sandbox may reach, what it did, and what it was refused.
@@ -16,7 +15,8 @@ pub(super) async fn get(State(app): State<App>, Name(id): Name) -> Result<ApiJso
     Ok(ApiJson(app.verb(move |app| app.network(&id)).await?))
 }
 
-/// Changes what a sandbox may reach, from its next packet on. Connections that are no longer allowed are cut.
+/// Changes what a sandbox may reach, and how much of it, from its next packet on. Connections that are no longer allowed
+/// are cut.
 #[utoipa::path(put, path = "/v1/sandboxes/{id}/egress", tag = "sandboxes", params(("id" = String, Path)),
     request_body = SetEgress, responses((status = 200, body = NetworkInfo), Failures))]
 pub(super) async fn set_egress(
@@ -24,6 +24,5 @@ pub(super) async fn set_egress(
     Name(id): Name,
     ApiJson(asked): ApiJson<SetEgress>,
 ) -> Result<ApiJson<NetworkInfo>, ApiError> {
-    let egress = egress(&asked.egress)?;
-    Ok(ApiJson(app.verb(move |app| app.set_egress(&id, &egress)).await?))
+    Ok(ApiJson(app.verb(move |app| app.set_egress(&id, &asked)).await?))
 }

@@ -77,6 +77,7 @@ impl World {
             vcpus: VcpuCount::DEFAULT,
             memory: GuestMemorySize::DEFAULT,
             network: false,
+            egress: None,
             interpreter,
             pause_us: None,
         };

@@ -78,7 +78,7 @@ fn write_over(
     }
     files.extend(lower);
     let (memory_bytes, disk_bytes) = have_written(branch, extent, &files, cancel)?;
-    Ok(Written { described: describe(below.manifest(), branch.pause_us), memory_bytes, disk_bytes })
+    Ok(Written { described: describe(below.manifest(), branch), memory_bytes, disk_bytes })
 }
 
 /// The snapshot that the branch builds on, once that is written.
@@ -153,7 +153,7 @@ fn wait(control: &ControlSocket, writer: Option<&Process>, cancel: Option<&Cance
     }
 }
 
-fn describe(parent: &Manifest, pause_us: u64) -> Described {
+fn describe(parent: &Manifest, branch: &Branch) -> Described {
     Described {
         recipe: parent.recipe.clone(),
         kernel: parent.kernel.clone(),
@@ -161,7 +161,8 @@ fn describe(parent: &Manifest, pause_us: u64) -> Described {
         vcpus: parent.vcpus,
         memory: parent.memory,
         network: parent.network,
+        egress: branch.egress.as_ref().map(|egress| egress.to_string().into()),
         interpreter: parent.interpreter,
-        pause_us: Some(pause_us),
+        pause_us: Some(branch.pause_us),
     }
 }

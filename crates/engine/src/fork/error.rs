@@ -53,6 +53,14 @@ pub enum ForkError {
         /// The tag.
         tag: Tag,
     },
+    /// What its manifest says about egress is none.
+    #[error("the egress policy of snapshot `{tag}` is not understood; say another with --egress")]
+    Egress {
+        /// The tag.
+        tag: Tag,
+        /// Why.
+        source: net::PolicyError,
+    },
     /// There is no network for a child.
     #[error(transparent)]
     Host(#[from] net::NetworkError),

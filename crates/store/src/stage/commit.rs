@@ -153,6 +153,7 @@ impl Staged {
             vcpus: described.vcpus,
             memory: described.memory,
             network: described.network,
+            egress: described.egress,
             interpreter: described.interpreter,
             state: self.state_ref()?,
             memory_layers: over(&self.foundation.memory, memory),

@@ -151,12 +151,13 @@ class AsyncController:
         labels: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         per_child: Sequence[Json] | None = None,
+        egress: str | Sequence[str] | None = None,
+        network_limits: Mapping[str, int] | None = None,
         idempotency_key: str | None = None,
     ) -> list[Json]:
         """Forks ``n`` children of a snapshot; all of them are ready, or there is an error and none."""
-        fields = spawn_fields(
-            per_child_netns, memory_limit_mib, prewarm, live_fork, hugepages, ttl_secs, labels, env, per_child
-        )
+        said = (per_child_netns, memory_limit_mib, prewarm, live_fork, hugepages, ttl_secs, labels, env, per_child)
+        fields = spawn_fields(*said, network_fields(egress, network_limits))
         return await self._transport.carry_out(calls.spawn(snapshot_tag, n, fields, idempotency_key))
 
     async def list_sandboxes(
@@ -190,9 +191,18 @@ class AsyncController:
         """What it may reach, what it sent and received, and what it was refused."""
         return await self._transport.carry_out(calls.network_info(sandbox_id))
 
-    async def set_egress(self, sandbox_id: str, egress: str | Sequence[str]) -> Json:
-        """What it may reach from its next packet on: ``none``, ``all``, or addresses, networks and names."""
-        return await self._transport.carry_out(calls.set_egress(sandbox_id, network_fields(egress)))
+    async def set_egress(
+        self,
+        sandbox_id: str,
+        egress: str | Sequence[str] | None = None,
+        *,
+        limits: Mapping[str, int] | None = None,
+    ) -> Json:
+        """What it may reach from its next packet on: ``none``, ``all``, or addresses, networks and names.
+
+        ``limits`` are all of them: ``send_kib_per_sec``, ``receive_kib_per_sec``, ``packets_per_sec``, ``connections``.
+        """
+        return await self._transport.carry_out(calls.set_egress(sandbox_id, network_fields(egress, limits, "limits")))
 
     async def pause_sandbox(self, sandbox_id: str) -> Json:
         return await self._transport.carry_out(calls.act(sandbox_id, "pause"))

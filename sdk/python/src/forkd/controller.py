@@ -32,6 +32,7 @@ def spawn_fields(
     labels: Mapping[str, str] | None,
     env: Mapping[str, str] | None,
     per_child: Sequence[Json] | None,
+    network: Json | None = None,
 ) -> Json:
     flags = {"per_child_netns": per_child_netns, "prewarm": prewarm, "live_fork": live_fork, "hugepages": hugepages}
     return {
@@ -41,12 +42,16 @@ def spawn_fields(
         "labels": None if labels is None else dict(labels),
         "env": None if env is None else dict(env),
         "per_child": None if per_child is None else list(per_child),
+        **(network or {}),
     }
 
 
-def network_fields(egress: str | Sequence[str] | None) -> Json:
+def network_fields(
+    egress: str | Sequence[str] | None, limits: Mapping[str, int] | None, limits_name: str = "network_limits"
+) -> Json:
     """A policy is one text, or a list of its entries."""
-    return calls.known(egress=egress if egress is None or isinstance(egress, str) else list(egress))
+    policy = egress if egress is None or isinstance(egress, str) else list(egress)
+    return calls.known(**{"egress": policy, limits_name: None if limits is None else dict(limits)})
 
 
 class Controller:
@@ -185,12 +190,13 @@ class Controller:
         labels: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         per_child: Sequence[Json] | None = None,
+        egress: str | Sequence[str] | None = None,
+        network_limits: Mapping[str, int] | None = None,
         idempotency_key: str | None = None,
     ) -> list[Json]:
         """Forks ``n`` children of a snapshot; all of them are ready, or there is an error and none."""
-        fields = spawn_fields(
-            per_child_netns, memory_limit_mib, prewarm, live_fork, hugepages, ttl_secs, labels, env, per_child
-        )
+        said = (per_child_netns, memory_limit_mib, prewarm, live_fork, hugepages, ttl_secs, labels, env, per_child)
+        fields = spawn_fields(*said, network_fields(egress, network_limits))
         return self._transport.carry_out(calls.spawn(snapshot_tag, n, fields, idempotency_key))
 
     def list_sandboxes(
@@ -224,9 +230,18 @@ class Controller:
         """What it may reach, what it sent and received, and what it was refused."""
         return self._transport.carry_out(calls.network_info(sandbox_id))
 
-    def set_egress(self, sandbox_id: str, egress: str | Sequence[str]) -> Json:
-        """What it may reach from its next packet on: ``none``, ``all``, or addresses, networks and names."""
-        return self._transport.carry_out(calls.set_egress(sandbox_id, network_fields(egress)))
+    def set_egress(
+        self,
+        sandbox_id: str,
+        egress: str | Sequence[str] | None = None,
+        *,
+        limits: Mapping[str, int] | None = None,
+    ) -> Json:
+        """What it may reach from its next packet on: ``none``, ``all``, or addresses, networks and names.
+
+        ``limits`` are all of them: ``send_kib_per_sec``, ``receive_kib_per_sec``, ``packets_per_sec``, ``connections``.
+        """
+        return self._transport.carry_out(calls.set_egress(sandbox_id, network_fields(egress, limits, "limits")))
 
     def pause_sandbox(self, sandbox_id: str) -> Json:
         return self._transport.carry_out(calls.act(sandbox_id, "pause"))

@@ -82,7 +82,15 @@ impl Parent {
         let (memory, image) = (memory.parse()?, image.clone());
         let boot = BootSpec { vcpus: vcpus.parse()?, memory, image, ..host.spec() };
         let tag = self.tag()?;
-        Ok(SnapshotSpec { tag, existing: Existing::Replace, boot, recipe: None, warm_up, limit: WARM_LIMIT })
+        Ok(SnapshotSpec {
+            tag,
+            existing: Existing::Replace,
+            boot,
+            egress: None,
+            recipe: None,
+            warm_up,
+            limit: WARM_LIMIT,
+        })
     }
 }
 
