@@ -70,6 +70,8 @@ pub enum Code {
     SandboxPaused,
     /// It has no network.
     NoNetwork,
+    /// Nobody listens on that port of it.
+    NobodyListens,
     /// The host cannot make or change a network.
     NetworkUnavailable,
     /// It cannot be branched as it is.

@@ -33,6 +33,7 @@ mod pack;
 mod parts;
 mod pause;
 mod ping;
+mod port;
 mod progress;
 mod pull;
 mod push;
@@ -135,6 +136,7 @@ enum Verb {
     /// Has sandboxes that stand still go on
     Resume(pause::PauseArgs),
     Net(net::NetArgs),
+    Port(port::PortArgs),
     Cp(cp::CpArgs),
     Logs(logs::LogsArgs),
     Workspace(workspace::WorkspaceArgs),
@@ -195,6 +197,7 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Pause(args) => pause::pause(&args, Pace::Pause),
         Verb::Resume(args) => pause::pause(&args, Pace::Resume),
         Verb::Net(args) => net::net(&args),
+        Verb::Port(args) => port::port(&args),
         Verb::Cp(args) => cp::cp(&args),
         Verb::Logs(args) => logs::logs(&args),
         Verb::Workspace(args) => workspace::workspace(&args),

@@ -5,6 +5,7 @@
 //!                    ├─ work ───────────────> the same, with how far it is meanwhile
 //!                    ├─ read ───────────────> bytes as they come
 //!                    ├─ send, pour ─────────> bytes as they are given
+//!                    ├─ dial ───────────────> a connection to a port of a sandbox
 //!                    └─ events ─────────────> server-sent events, to their end
 //! ```
 //!
@@ -12,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod dial;
 mod endpoint;
 mod error;
 mod events;
@@ -20,6 +22,7 @@ mod path;
 mod requests;
 mod unix;
 
+pub use dial::Dialled;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::ClientError;
 pub use events::{Event, Events};

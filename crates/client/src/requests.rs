@@ -64,6 +64,10 @@ impl Client {
         &self.endpoint
     }
 
+    pub(crate) fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
     /// What is there.
     ///
     /// # Errors

@@ -136,10 +136,11 @@ pub(crate) fn digest(token: &str) -> [u8; 32] {
 }
 
 /// What is inside a sandbox.
-const INSIDE: [&str; 4] = [
+const INSIDE: [&str; 5] = [
     "/v1/sandboxes/{id}/console",
     "/v1/sandboxes/{id}/exec",
     "/v1/sandboxes/{id}/files",
+    "/v1/sandboxes/{id}/ports",
     "/v1/sandboxes/{id}/processes",
 ];
 

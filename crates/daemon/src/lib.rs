@@ -36,6 +36,7 @@ mod observe;
 mod outside;
 mod packs;
 mod parts;
+mod ports;
 mod reaper;
 mod registry;
 mod routes;

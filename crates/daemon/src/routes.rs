@@ -15,6 +15,7 @@ mod openapi;
 mod packs;
 mod pause;
 mod ping;
+mod ports;
 mod processes;
 mod sandboxes;
 mod session;
@@ -164,6 +165,9 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(tokens::remove))
         // The published interface has it with a slash, too.
         .route("/healthz/", axum::routing::get(health::healthz))
+        .route("/v1/sandboxes/{id}/ports/{port}", axum::routing::any(ports::connect))
+        .route("/v1/sandboxes/{id}/ports/{port}/", axum::routing::any(ports::ask))
+        .route("/v1/sandboxes/{id}/ports/{port}/{*path}", axum::routing::any(ports::ask))
 }
 
 async fn unknown_route(method: Method, uri: Uri) -> ApiError {

@@ -226,7 +226,7 @@ async fn converse(stream: impl Stream, peer: Peer, router: Router, mut stopping:
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
     tokio::pin!(connection);
     let served = tokio::select! {
         served = &mut connection => served,

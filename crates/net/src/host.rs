@@ -123,6 +123,12 @@ impl Host {
         Ok(named)
     }
 
+    /// How many addresses anybody has named.
+    #[cfg(test)]
+    pub(crate) fn count_named(&mut self) -> io::Result<usize> {
+        Ok(self.nft.elements(NAMED)?.len())
+    }
+
     #[cfg(test)]
     pub(crate) fn connections_of(&mut self, number: Number) -> io::Result<usize> {
         Ok(self.nft.connections_of(number.outside())?.len())

@@ -132,6 +132,18 @@ impl Links {
         self.socket.ask(Message::new(NEW_LINK, 0, &link_header(index, 0)).put(HARDWARE_ADDRESS, &address))
     }
 
+    /// The names of all interfaces.
+    #[cfg(test)]
+    pub(crate) fn names(&mut self) -> io::Result<Vec<String>> {
+        const GET_LINK: u16 = 18;
+        let mut names = Vec::new();
+        self.socket.list(Message::new(GET_LINK, 0, &link_header(0, 0)), LINK_HEADER, |body| {
+            let name = find(body, NAME).and_then(|name| std::ffi::CStr::from_bytes_until_nul(name).ok());
+            names.extend(name.map(|name| name.to_string_lossy().into_owned()));
+        })?;
+        Ok(names)
+    }
+
     /// Everything that is not here is there.
     pub(crate) fn add_default_route(&mut self, gateway: Ipv4Addr) -> io::Result<()> {
         const MAIN: u8 = 254;

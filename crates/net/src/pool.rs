@@ -294,6 +294,38 @@ mod tests {
     }
 
     #[test]
+    fn five_hundred_come_and_go_and_nothing_is_left() {
+        on_a_host(|world| {
+            world.serve(ONE, 80);
+            let mut links = crate::link::Links::open().unwrap();
+            let before = links.names().unwrap();
+            let pool = start(world, 100);
+            let egress: Egress = "198.51.100.7,203.0.113.1,a.org:443".parse().unwrap();
+            let limits = Limits { out_bytes_per_second: std::num::NonZeroU32::new(1 << 20), ..Limits::default() };
+            for _ in 0..5 {
+                await_counts(&pool, (100, 0));
+                let mut leases = pool.take(100).unwrap();
+                leases.iter().for_each(|lease| lease.network.set(&egress, &limits).unwrap());
+                let lease = leases.remove(0);
+                let guest = Guest::on(lease.network, lease.tap);
+                assert!(guest.reaches(ONE, 80));
+                guest.leave();
+            }
+            assert!(world.site.host().count_named().unwrap() > 0);
+            await_counts(&pool, (100, 0));
+            drop(pool);
+            assert_eq!(world.site.directory.list().unwrap(), []);
+            assert_eq!(links.names().unwrap(), before);
+            let mut host = world.site.host();
+            assert_eq!(host.count_named().unwrap(), 0);
+            let connections: usize = Number::all().take(200).map(|number| host.connections_of(number).unwrap()).sum();
+            assert_eq!(connections, 0);
+            let ours = crate::policy::NEVER[5];
+            assert!(links.neighbours().unwrap().iter().all(|(address, ..)| !ours.contains(address)));
+        });
+    }
+
+    #[test]
     fn who_is_killed_leaves_what_is_used_and_nothing_else() {
         on_a_host(|world| {
             [ONE, OTHER].into_iter().for_each(|address| world.serve(address, 80));

@@ -28,6 +28,8 @@ mod packs;
 #[cfg(test)]
 mod pause;
 #[cfg(test)]
+mod ports;
+#[cfg(test)]
 mod processes;
 #[cfg(test)]
 mod sandboxes;

@@ -61,7 +61,9 @@ pub(crate) fn serve(mut stream: UnixStream, fate: &str, call: usize, dir: &Path)
                 truncated: false,
                 interpreter: InterpreterState::Alive,
             }),
-            Request::File { .. } | Request::Process { .. } => return delegate(stream, &request, dir),
+            Request::File { .. } | Request::Process { .. } | Request::Dial { .. } => {
+                return delegate(stream, &request, dir);
+            }
             other => return Err(format!("{other:?} was not expected").into()),
         };
         write_message(&mut stream, &reply)?;
