@@ -1,6 +1,7 @@
 //! `forkd from-image`: a container image becomes a snapshot. And `forkd parent build`: it becomes a disk.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -191,7 +192,8 @@ pub(crate) fn parent(args: &ParentArgs) -> anyhow::Result<ExitCode> {
 /// Whole or not at all.
 fn write(image: &Image, path: &Path, size: DiskSize, progress: &dyn Progress) -> anyhow::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let staged = tempfile::NamedTempFile::new_in(dir)?;
+    // Readable by whoever the user's files are.
+    let staged = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(dir)?;
     let file: &File = staged.as_file();
     image.write(file, size, Limits::default(), progress)?;
     file.sync_all()?;
