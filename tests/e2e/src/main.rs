@@ -15,6 +15,7 @@ mod branch;
 mod cli;
 mod clients;
 mod command_line;
+mod container;
 mod daemon;
 mod disk;
 mod egress;
@@ -51,6 +52,7 @@ const VM_TESTS: &[&[Test]] = &[
     exec::TESTS,
     boot::TESTS,
     disk::TESTS,
+    container::TESTS,
     network::TESTS,
     egress::TESTS,
     faults::TESTS,
