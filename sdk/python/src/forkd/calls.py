@@ -117,8 +117,12 @@ def pack(tag: str, words: Json) -> Call[bytes]:
     return Call("GET", path_of("snapshots", tag, "pack"), contents, query=words, patience=LONG_SECS)
 
 
-def unpack(pack: Any, tag: str | None, force: bool) -> Call[list[Json]]:
-    query = known(tag=tag, force=force or None)
+def pack_progress() -> Call[None]:
+    return Call("GET", path_of("packs", "progress"), nothing, patience=ENDLESS)
+
+
+def unpack(pack: Any, tag: str | None, force: bool, watch: str | None) -> Call[list[Json]]:
+    query = known(tag=tag, force=force or None, watch=watch)
     headers = {"Content-Type": "application/zstd"}
     return Call("POST", path_of("packs"), same, query=query, body=pack, headers=headers, patience=LONG_SECS)
 

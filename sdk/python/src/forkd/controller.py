@@ -127,21 +127,32 @@ class Controller:
         *,
         description: str | None = None,
         base_image: str | None = None,
+        watch: str | None = None,
     ) -> None:
         """Writes a snapshot and all it is made of into a file of ours, for another host: whole, or nothing changes."""
-        words = {"description": description, "base_image": base_image}
+        words = {"description": description, "base_image": base_image, "watch": watch}
         with self._transport.open(calls.pack(tag, words)) as response, replacing(to) as file:
             for piece in response.iter_bytes():
                 file.write(piece)
 
     def unpack_snapshot(
-        self, source: str | os.PathLike[str] | IO[bytes], *, tag: str | None = None, force: bool = False
+        self,
+        source: str | os.PathLike[str] | IO[bytes],
+        *,
+        tag: str | None = None,
+        force: bool = False,
+        watch: str | None = None,
     ) -> list[Json]:
         """Takes a pack, a file of ours or one that is open; its snapshots, the one that it is of last."""
         if isinstance(source, (str, os.PathLike)):
             with open(source, "rb") as file:
-                return self.unpack_snapshot(file, tag=tag, force=force)
-        return self._transport.carry_out(calls.unpack(pieces(source), tag, force))
+                return self.unpack_snapshot(file, tag=tag, force=force, watch=watch)
+        return self._transport.carry_out(calls.unpack(pieces(source), tag, force, watch))
+
+    def pack_progress(self) -> Iterator[Json]:
+        """How far a pack is, to its end: the first has ``watch``, the name by which to pack or unpack it meanwhile."""
+        for _, _, data in self._transport.events(calls.pack_progress()):
+            yield data
 
     def pull_snapshot(
         self, source: str, *, hub: str | None = None, tag: str | None = None, force: bool = False

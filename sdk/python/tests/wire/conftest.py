@@ -64,8 +64,17 @@ def handler_of(daemon: Daemon) -> type[BaseHTTPRequestHandler]:
         timeout = PATIENCE_SECS
         disable_nagle_algorithm = True
 
+        def take_body(self) -> None:
+            """All of it: the next request comes after it."""
+            if self.headers.get("transfer-encoding") != "chunked":
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                return
+            while size := int(self.rfile.readline(), 16):
+                self.rfile.read(size + len(b"\r\n"))
+            self.rfile.readline()
+
         def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.take_body()
             said = daemon.answer(self.command, self.path.partition("?")[0])
             if said.silent:
                 daemon.over.wait(PATIENCE_SECS)

@@ -56,7 +56,8 @@ async def ask_for_everything(controller: Any) -> None:
     ]
     for ask in asks:
         await settled(ask)
-    for stream in (process.output(), controller.events(), controller.follow_console("sb-1")):
+    streams = (process.output(), controller.events(), controller.follow_console("sb-1"), controller.pack_progress())
+    for stream in streams:
         await all_of(stream)
 
 
@@ -69,7 +70,7 @@ def test_a_controller_has_every_verb(daemon: Daemon, clients: Clients) -> None:
         daemon.says_json(method, example(path), [] if is_list else {"id": "1", **file})
     for path in ("/metrics", "/v1/sandboxes/sb-1/console"):
         daemon.says("GET", path, content=b"text", headers={"content-type": "text/plain"})
-    for path in ("/v1/sandboxes/sb-1/processes/1/output", "/v1/events"):
+    for path in ("/v1/sandboxes/sb-1/processes/1/output", "/v1/events", "/v1/packs/progress"):
         daemon.says_events("GET", path)
 
     async def scenario() -> None:
@@ -87,6 +88,16 @@ def test_a_console_is_text(daemon: Daemon, clients: Clients) -> None:
         async with clients.entered(clients.controller()) as controller:
             assert await settled(controller.console("sb-1", tail=1)) == "éÿ\ufffd\n"
             assert "".join(await all_of(controller.follow_console("sb-1"))) == "éÿ\ufffd\n"
+
+    asyncio.run(scenario())
+
+
+def test_a_pack_is_watched(daemon: Daemon, clients: Clients) -> None:
+    daemon.says_events("GET", "/v1/packs/progress", ("watch", {"watch": "w-1"}), ("progress", {"done": 1}))
+
+    async def scenario() -> None:
+        async with clients.entered(clients.controller()) as controller:
+            assert await all_of(controller.pack_progress()) == [{"watch": "w-1"}, {"done": 1}]
 
     asyncio.run(scenario())
 
