@@ -8,8 +8,9 @@
 mod agent;
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio, exit};
@@ -18,14 +19,22 @@ use std::thread;
 
 use layer::Writer;
 use proto::control::{
-    ChildSpec, ControlSocket, DiskBase, DiskLayers, Extent, ForkedChild, FromVmm, Lifetime, Outcome, PAUSED,
-    RefusalCode, ToVmm, WriteSpec,
+    ChildDescriptor, ChildSpec, ControlSocket, DiskBase, DiskLayers, Extent, ForkedChild, FromVmm, Lifetime, Mark,
+    Outcome, RefusalCode, ToVmm, WriteSpec, begin_listening,
 };
-use rustix::fs::FlockOperation;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Uid;
 
 /// What tells the processes it starts how to behave.
 const NAME: &str = "SCRIPTED_TEMPLATE";
+/// What every child is handed first, in this order.
+const HANDED: [ChildDescriptor; 6] = [
+    ChildDescriptor::State,
+    ChildDescriptor::Log,
+    ChildDescriptor::Console,
+    ChildDescriptor::Control,
+    ChildDescriptor::Vsock,
+    ChildDescriptor::Top,
+];
 
 type Anything = Box<dyn std::error::Error>;
 
@@ -40,7 +49,7 @@ fn main() -> Result<(), Anything> {
         [role] if role == "template" || role == "branch" => template(&name, &stdin),
         [role] if role == "writer" => Ok(std::io::stdin().read_to_end(&mut Vec::new()).map(|_| ())?),
         [role, socket] if role == "agent" => agent::keep(Path::new(socket)),
-        [role, spec, fate] if role == "child" => child(&serde_json::from_str(spec)?, fate, ControlSocket::from(stdin)),
+        [role, fate] if role == "child" => child(&ControlSocket::from(stdin), fate),
         other => Err(format!("what shall {other:?} mean?").into()),
     }
 }
@@ -71,11 +80,16 @@ fn serve(name: &str, connection: &ControlSocket) -> Result<(), Anything> {
             ToVmm::Load(spec) => {
                 let of_disk = |disk: &DiskLayers| usize::from(disk.layers) + usize::from(disk.base == DiskBase::Image);
                 let expected = 1 + usize::from(spec.memory.get()) + spec.disks.iter().map(of_disk).sum::<usize>();
-                assert_eq!(fds.len(), expected, "state, memory and the layers");
-                connection.send(&FromVmm::Loaded { setup_us: 1 }, &[])?;
+                let flat = if spec.memory.get() > 1 { 2 } else { 0 };
+                assert_eq!(
+                    fds.len(),
+                    expected + flat,
+                    "state, memory and the layers, and a file, twice, if these are many"
+                );
+                connection.send(&FromVmm::Loaded { setup_us: 1, tops: 1 }, &[])?;
             }
             ToVmm::Spawn { .. } if name == "dies-asked" => exit(5),
-            ToVmm::Spawn { children, .. } => spawn(name, connection, children)?,
+            ToVmm::Spawn { children, descriptors } => spawn(name, connection, children, &descriptors, fds)?,
             ToVmm::Write(spec) => write(name, connection, &spec, fds)?,
             ToVmm::Stop => exit(0),
             other => return Err(format!("{other:?} is not for a template").into()),
@@ -97,6 +111,8 @@ fn write(name: &str, connection: &ControlSocket, spec: &WriteSpec, fds: Vec<Owne
         return Ok(());
     }
     let mut files = fds.into_iter().map(File::from);
+    let mut page_map = files.next().ok_or("no page map")?;
+    page_map.read_exact(&mut [0; 8])?;
     let (state, memory, disk) = (files.next(), files.next(), files.next());
     state.ok_or("no state")?.write_all(b"branched")?;
     for file in [memory.ok_or("no memory")?, disk.ok_or("no disk")?] {
@@ -115,10 +131,19 @@ fn write(name: &str, connection: &ControlSocket, spec: &WriteSpec, fds: Vec<Owne
     Ok(())
 }
 
-fn spawn(name: &str, connection: &ControlSocket, children: Vec<ChildSpec>) -> Result<(), Anything> {
+fn spawn(
+    name: &str,
+    connection: &ControlSocket,
+    children: Vec<ChildSpec>,
+    kinds: &[ChildDescriptor],
+    fds: Vec<OwnedFd>,
+) -> Result<(), Anything> {
     assert!(children.len() <= 100, "{} children in one message", children.len());
-    let mut forked = Vec::new();
+    assert!(children.is_empty() || kinds.starts_with(&HANDED), "{kinds:?} came");
+    assert_eq!(fds.len(), children.len() * kinds.len());
+    let (mut forked, mut fds) = (Vec::new(), fds.into_iter());
     for (number, child) in children.into_iter().enumerate() {
+        let given: Vec<OwnedFd> = fds.by_ref().take(kinds.len()).collect();
         let fate = match name {
             "forgets-the-second" if number == 1 => {
                 let message = "the host refused a process".into();
@@ -134,9 +159,11 @@ fn spawn(name: &str, connection: &ControlSocket, children: Vec<ChildSpec>) -> Re
             _ => "lives",
         };
         let mut command = Command::new("/proc/self/exe");
-        command.arg("child").arg(serde_json::to_string(&child)?).arg(fate).env(NAME, name);
-        command.stdin(Stdio::from(connection.as_fd().try_clone_to_owned()?));
+        let (ours, theirs) = ControlSocket::pair()?;
+        command.arg("child").arg(fate).env(NAME, name).stdin(Stdio::from(OwnedFd::from(theirs)));
         let mut process = command.spawn()?;
+        let all = std::iter::once(connection.as_fd()).chain(given.iter().map(AsFd::as_fd));
+        ours.send(&child, &all.collect::<Vec<_>>())?;
         forked.push(ForkedChild { id: child.id, pid: i32::try_from(process.id())? });
         thread::spawn(move || process.wait());
     }
@@ -147,18 +174,32 @@ fn spawn(name: &str, connection: &ControlSocket, children: Vec<ChildSpec>) -> Re
     Ok(())
 }
 
-/// Holds its directory, listens on its sockets, says that it runs, and lives until it is told to stop.
-fn child(spec: &ChildSpec, fate: &str, asker: ControlSocket) -> Result<(), Anything> {
-    let home = File::open(&spec.dir)?;
-    rustix::fs::flock(&home, FlockOperation::NonBlockingLockShared)?;
-    std::fs::write(spec.dir.join("vmm.log"), format!("a child that {fate}\n"))?;
+/// Listens on its sockets, says that it runs, and lives until it is told to stop. It holds what it was handed.
+fn child(parent: &ControlSocket, fate: &str) -> Result<(), Anything> {
+    let (spec, fds): (ChildSpec, _) = parent.recv()?.ok_or("nobody said who it is")?;
+    if let Some(uid) = spec.uid {
+        // By name only: it still writes where a guest would.
+        let (user, root) = (Uid::from_raw(uid.get()), Uid::ROOT);
+        rustix::thread::set_thread_res_uid(user, root, root)?;
+    }
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next().ok_or("too little was handed to it");
+    let (asker, state, mut log) = (ControlSocket::from(next()?), File::from(next()?), File::from(next()?));
+    let (_console, listener, vsock, top) = (next()?, next()?, next()?, next()?);
+    writeln!(log, "a child that {fate}")?;
     if fate == "dies" {
         exit(5);
     }
-    let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    rustix::net::bind(&listener, &SocketAddrUnix::new(spec.dir.join("control.sock"))?)?;
-    rustix::net::listen(&listener, 64)?;
-    let vsock = UnixListener::bind(spec.dir.join("vsock.sock"))?;
+    for socket in [&listener, &vsock] {
+        rustix::io::ioctl_fionbio(socket, false)?;
+        begin_listening(socket)?;
+    }
+    if state.metadata()?.nlink() == 0 {
+        return Ok(());
+    }
+    let vsock = UnixListener::from(vsock);
+    let address = vsock.local_addr()?;
+    let dir = address.as_pathname().and_then(Path::parent).ok_or("a socket without a path")?.to_owned();
     asker.send(&FromVmm::Started { id: spec.id.clone(), setup_us: 7 }, &[])?;
     if spec.lifetime == Lifetime::Connection {
         thread::spawn(move || {
@@ -166,7 +207,7 @@ fn child(spec: &ChildSpec, fate: &str, asker: ControlSocket) -> Result<(), Anyth
             exit(0);
         });
     }
-    let (dir, fate) = (spec.dir.clone(), fate.to_owned());
+    let fate = fate.to_owned();
     thread::spawn(move || {
         for (call, stream) in vsock.incoming().enumerate() {
             let (dir, fate) = (dir.clone(), fate.clone());
@@ -178,17 +219,17 @@ fn child(spec: &ChildSpec, fate: &str, asker: ControlSocket) -> Result<(), Anyth
             });
         }
     });
-    obey(&listener, &spec.dir.join(PAUSED))
+    obey(&listener, &state, &top)
 }
 
-fn obey(listener: &OwnedFd, mark: &Path) -> Result<(), Anything> {
+fn obey(listener: &OwnedFd, state: &File, top: &OwnedFd) -> Result<(), Anything> {
     loop {
         let connection = ControlSocket::from(rustix::net::accept(listener)?);
         let obeyed = match connection.recv() {
             Ok(Some((ToVmm::Stop, _))) => {
                 return Ok(connection.send(&FromVmm::Ended { outcome: Outcome::Stopped }, &[])?);
             }
-            Ok(Some((message, fds))) => obey_one(&connection, &message, fds, mark),
+            Ok(Some((message, _))) => obey_one(&connection, &message, state, top),
             _ => Ok(()),
         };
         // Whoever gives an order may be killed before the answer; that is not the end of a VM.
@@ -198,18 +239,22 @@ fn obey(listener: &OwnedFd, mark: &Path) -> Result<(), Anything> {
     }
 }
 
-fn obey_one(connection: &ControlSocket, message: &ToVmm, fds: Vec<OwnedFd>, mark: &Path) -> Result<(), Anything> {
+fn obey_one(connection: &ControlSocket, message: &ToVmm, state: &File, top: &OwnedFd) -> Result<(), Anything> {
     match message {
-        ToVmm::Branch => branch(connection, fds),
+        // Who asks for it goes on to branch.
+        ToVmm::ShowTops => {
+            connection.send(&FromVmm::Tops, &[top.as_fd()])?;
+            match connection.recv()? {
+                Some((ToVmm::Branch, fds)) => branch(connection, fds),
+                _ => Ok(()),
+            }
+        }
         ToVmm::Pause => {
-            std::fs::write(mark, "")?;
+            Mark::Paused.set(state, true)?;
             Ok(connection.send(&FromVmm::Paused, &[])?)
         }
         ToVmm::Resume => {
-            match std::fs::remove_file(mark) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-                _ => {}
-            }
+            Mark::Paused.set(state, false)?;
             Ok(connection.send(&FromVmm::Resumed, &[])?)
         }
         _ => Ok(()),
@@ -217,7 +262,8 @@ fn obey_one(connection: &ControlSocket, message: &ToVmm, fds: Vec<OwnedFd>, mark
 }
 
 fn branch(connection: &ControlSocket, fds: Vec<OwnedFd>) -> Result<(), Anything> {
-    let [listener, log]: [OwnedFd; 2] = fds.try_into().map_err(|_| "a listener and a log")?;
+    let [listener, log, _top, _read, _sealed]: [OwnedFd; 5] =
+        fds.try_into().map_err(|_| "a listener, a log, a top, twice, and the one before")?;
     let mut command = Command::new("/proc/self/exe");
     let mut template = command.arg("branch").stdin(listener).stderr(log).spawn()?;
     let pid = i32::try_from(template.id())?;

@@ -26,8 +26,10 @@ use crate::cancel::Cancel;
 use crate::cmdline::{GuestNetwork, guest_cmdline};
 use crate::console;
 use crate::hearing::Waited;
+use crate::longest_file::longest_file;
 use crate::process::{ProcessError, VmmProcess};
 use crate::programs::{Program, ProgramError};
+use crate::uids::{self, UidError};
 use crate::vm::{BootTimings, STOP_PATIENCE, Vm};
 use crate::vmdir::{VmDir, VmDirError};
 
@@ -77,6 +79,13 @@ pub enum BootError {
         /// What went wrong.
         #[from]
         source: VmDirError,
+    },
+    /// The VM has no user.
+    #[error(transparent)]
+    Uid {
+        /// Why.
+        #[from]
+        source: UidError,
     },
     /// The guest's writes have no place.
     #[error("cannot make {}, where the guest's writes go", path.display())]
@@ -165,31 +174,27 @@ fn boot_with(program: &Path, spec: BootSpec, dirs: &Dirs) -> Result<Vm, BootErro
     let tops = dirs.cache.join("tops");
     fs::create_dir_all(&tops).map_err(|source| BootError::TopDir { path: tops.clone(), source })?;
     let dir = VmDir::create(&dirs.run)?;
-    let process = VmmProcess::start(program, &dir.vmm_log())?;
+    let claim = uids::claim(1)?.pop();
+    // An image that is not there is an error of the VMM's.
+    let disk = fs::metadata(&spec.image).map_or(0, |image| image.len());
+    let process = VmmProcess::start(program, &dir.vmm_log(), longest_file(spec.memory, [disk]))?;
     let mut booting = Booting { dir, process, limit: spec.limit, until: started + spec.limit, cancel: spec.cancel };
     let vm_spec = VmSpec {
         vcpus: spec.vcpus,
         memory: spec.memory,
         kernel: spec.kernel,
         initramfs: Some(spec.initramfs),
-        cmdline: guest_cmdline(
-            booting.dir.id(),
-            spec.tap.as_ref().map(|tap| GuestNetwork {
-                address: tap.guest_ip,
-                prefix: tap.prefix,
-                gateway: tap.host_ip,
-                name_server: tap.name_server,
-            }),
-            spec.append.as_deref(),
-        ),
+        cmdline: guest_cmdline(booting.dir.id(), spec.tap.as_ref().map(GuestNetwork::from), spec.append.as_deref()),
         disks: vec![DiskSpec { image: spec.image, access: DiskAccess::PrivateTop { dir: tops } }],
         net: spec.tap.as_ref().map(|tap| NetSpec { mac: tap.mac }),
         vsock: VsockSpec { cid: GUEST_CID, socket: booting.dir.socket() },
+        balloon: true,
         console: booting.dir.console(),
         lifetime: Lifetime::Connection,
+        uid: claim.as_ref().map(|claim| claim.uid),
     };
-    let tap_fd: Vec<_> = spec.tap.iter().map(|tap| tap.fd.as_fd()).collect();
-    if let Err(error) = booting.process.send(&ToVmm::Boot(Box::new(vm_spec)), &tap_fd) {
+    let given = spec.tap.iter().map(|tap| tap.fd.as_fd()).chain(claim.iter().map(|claim| claim.fd.as_fd()));
+    if let Err(error) = booting.process.send(&ToVmm::Boot(Box::new(vm_spec)), &given.collect::<Vec<_>>()) {
         log::debug!("the request to boot: {error}");
         return Err(booting.over(Waited::Gone));
     }

@@ -16,16 +16,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use net::Egress;
-use proto::control::{ControlError, FromVmm, ToVmm};
+use proto::control::{ControlError, ControlSocket, FromVmm, ToVmm};
 use store::{Existing, Manifest, Origin, Parent, Snapshot, Staged, Status, Store, StoreError, Under};
 use types::{Dirs, Tag, TagError};
 
 use crate::cancel::Cancel;
-use crate::cgroup::{self, CgroupError};
+use crate::cgroup::{CgroupError, Home};
 use crate::child::{Child, Death};
-use crate::hearing::{Waited, hear};
+use crate::hearing::{Waited, hear, hear_and_take};
+use crate::nameless;
+use crate::pidfd::Process;
 use crate::random::{hex, random};
-use crate::template::{Place, Template, TemplateError, adopt, stop_template_of, sweep_templates};
+use crate::template::{Made, Place, Template, TemplateError, adopt, stop_template_of, sweep_templates, tops};
 
 pub use keep::Kept;
 
@@ -108,6 +110,14 @@ pub enum BranchError {
         /// The VMM's words.
         message: String,
     },
+    /// What it says is the branch is not, or is over.
+    #[error("process {pid}, which sandbox {id} says is its branch, is no child of its process")]
+    NotIts {
+        /// Which.
+        id: String,
+        /// Which process.
+        pid: i32,
+    },
     /// It took too long.
     #[error("sandbox {id} did not branch within {} s", LIMIT.as_secs())]
     Slow {
@@ -183,7 +193,7 @@ pub fn branch(spec: BranchSpec, dirs: &Dirs) -> Result<Branch, BranchError> {
     let origin = Origin { parent: Some(parent.clone()), branched_from: Some(id()), under };
     let staged = store.stage(&tag, Existing::Keep, origin)?;
     let place = Place::new(dirs, &tag);
-    let (template, pause_us) = adopt(&place, staged.id(), |listener, log| ask(&child, listener, log))?;
+    let (template, pause_us) = adopt(&place, staged.id(), |listener, log| ask(&child, &place, listener, log, dirs))?;
     // Only branches leave templates that nobody keeps, so it is for branches to end them; the sandbox runs on already.
     if let Err(error) = sweep_templates(dirs) {
         log::warn!("templates that nobody keeps may still run: {error}");
@@ -194,21 +204,62 @@ pub fn branch(spec: BranchSpec, dirs: &Dirs) -> Result<Branch, BranchError> {
     Ok(Branch { tag, parent, below, extent, pause_us, egress, staged: Some(staged), template, kept: false, dirs })
 }
 
-/// Has the sandbox branch; the template's process, and for how long the guest did not run.
-fn ask(child: &Child, listener: &OwnedFd, log: &File) -> Result<(i32, u64), BranchError> {
+/// Has the sandbox branch; the template, and for how long the guest did not run.
+fn ask(child: &Child, place: &Place, listener: &OwnedFd, log: &File, dirs: &Dirs) -> Result<(Made, u64), BranchError> {
     let id = || child.id().to_owned();
     let failed = |action| move |source| BranchError::Io { action, source };
     let gone = || child.cause_of_death().map_or_else(|| BranchError::Gone { id: id() }, BranchError::Died);
-    let Some((control, _)) = child.call().map_err(failed("call the sandbox"))? else { return Err(gone()) };
-    // What is made of it is not held to its limits, nor ended with it.
-    let group = if child.has_group() { Some(cgroup::home()?) } else { None };
-    let fds: Vec<_> = [listener.as_fd(), log.as_fd()].into_iter().chain(group.as_ref().map(AsFd::as_fd)).collect();
+    let Some((control, sandbox)) = child.call().map_err(failed("call the sandbox"))? else { return Err(gone()) };
+    let home = child.has_group().then(Home::find).transpose()?;
+    let until = Instant::now() + LIMIT;
+    let Some(written) = show_tops(child, &control, until)? else { return Err(gone()) };
+    // What the guest writes from then on goes there; what it wrote before is the template's, too, and only read.
+    let all = tops(dirs)?;
+    let made = written.iter().map(|top| Ok((nameless::make(&all)?, nameless::reopen(top)?)));
+    let made = made.collect::<io::Result<Vec<_>>>().map_err(failed("make a file for what the guest writes"))?;
+    let files = made.iter().flat_map(|(fresh, present)| [&fresh.written, &fresh.read, present]);
+    let first = [listener.as_fd(), log.as_fd()].into_iter();
+    let fds: Vec<_> = first.chain(files.map(AsFd::as_fd)).collect();
     control.send(&ToVmm::Branch, &fds)?;
-    match hear(&control, Instant::now() + LIMIT, None)? {
-        Waited::Event(FromVmm::Branched { pid, pause_us }) => Ok((pid, pause_us)),
+    match hear(&control, until, None)? {
+        Waited::Event(FromVmm::Branched { pid, pause_us }) => {
+            // Held from here on: what the number means later may be somebody else.
+            let looked = failed("look at the branch");
+            match Process::open_child_of(sandbox.pid(), pid).map_err(looked)? {
+                Some(process) => {
+                    // What is made of the sandbox is not held to its limits, nor ended with it.
+                    home.map_or(Ok(()), |home| home.take_in(&process))?;
+                    Ok((Made { process, tops: child.tops(), uid: child.uid() }, pause_us))
+                }
+                None if Process::is_anothers(sandbox.pid(), pid).map_err(looked)? => {
+                    Err(BranchError::NotIts { id: id(), pid })
+                }
+                None => Err(place.died().into()),
+            }
+        }
         Waited::Event(FromVmm::BranchFailed { message }) => Err(BranchError::Failed { id: id(), message }),
         Waited::TimedOut => Err(BranchError::Slow { id: id() }),
         Waited::Event(_) | Waited::Gone | Waited::Cancelled => Err(gone()),
+    }
+}
+
+/// The files that the sandbox writes to; `None` when it is gone. What it shows is at least files: nothing happens when
+/// such are opened.
+fn show_tops(child: &Child, control: &ControlSocket, until: Instant) -> Result<Option<Vec<File>>, BranchError> {
+    let id = || child.id().to_owned();
+    control.send(&ToVmm::ShowTops, &[])?;
+    match hear_and_take(control, until, None)? {
+        (Waited::Event(FromVmm::Tops), shown) => {
+            let shown: Vec<File> = shown.into_iter().map(File::from).collect();
+            let are_files = shown.iter().all(|file| file.metadata().is_ok_and(|found| found.is_file()));
+            if are_files && shown.len() == usize::from(child.tops()) {
+                return Ok(Some(shown));
+            }
+            Err(BranchError::Failed { id: id(), message: "what it shows is not what it writes to".into() })
+        }
+        (Waited::Event(FromVmm::BranchFailed { message }), _) => Err(BranchError::Failed { id: id(), message }),
+        (Waited::TimedOut, _) => Err(BranchError::Slow { id: id() }),
+        (Waited::Event(_) | Waited::Gone | Waited::Cancelled, _) => Ok(None),
     }
 }
 

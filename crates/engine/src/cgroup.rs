@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
+use crate::pidfd::Process;
 use crate::process::timespec;
 
 pub(crate) use device::Device;
@@ -200,12 +201,30 @@ fn controllers(limits: &[Limits]) -> Vec<&'static str> {
     chosen.into_iter().flatten().collect()
 }
 
-/// Where a process writes itself to join the group that this one is in.
-pub(crate) fn home() -> Result<OwnedFd, CgroupError> {
-    let own = Path::new("/proc/self/cgroup");
-    let own = fs::read_to_string(own).map_err(failed(own))?;
-    let procs = home_in(&own, &mounts::hierarchies().map_err(failed(Path::new("/proc/self/mountinfo")))?)?;
-    Ok(OpenOptions::new().write(true).open(&procs).map_err(failed(&procs))?.into())
+/// The group that this process is in. Who can write to its `cgroup.procs` could move anybody there, so nobody is given it.
+#[derive(Debug)]
+pub(crate) struct Home {
+    procs: PathBuf,
+    file: File,
+}
+
+impl Home {
+    pub(crate) fn find() -> Result<Self, CgroupError> {
+        let own = Path::new("/proc/self/cgroup");
+        let own = fs::read_to_string(own).map_err(failed(own))?;
+        let procs = home_in(&own, &mounts::hierarchies().map_err(failed(Path::new("/proc/self/mountinfo")))?)?;
+        let file = OpenOptions::new().write(true).open(&procs).map_err(failed(&procs))?;
+        Ok(Self { procs, file })
+    }
+
+    /// Moves a process here.
+    pub(crate) fn take_in(mut self, process: &Process) -> Result<(), CgroupError> {
+        match self.file.write_all(process.pid().to_string().as_bytes()) {
+            // It is over, which is for others to notice.
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(()),
+            moved => moved.map_err(failed(&self.procs)),
+        }
+    }
 }
 
 fn home_in(own: &str, hierarchies: &[PathBuf]) -> Result<PathBuf, CgroupError> {
@@ -277,6 +296,7 @@ fn count(events: &str, word: &str) -> u64 {
 /// Removes this child's group once nobody is in it; one that is gone already is no error.
 pub(crate) fn remove(id: &str, patience: Duration) -> io::Result<()> {
     let Some(group) = find(id)? else { return Ok(()) };
+    end_all(&group)?;
     let until = Instant::now() + patience;
     loop {
         match rustix::fs::rmdir(&group) {
@@ -288,6 +308,17 @@ pub(crate) fn remove(id: &str, patience: Duration) -> io::Result<()> {
             },
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+/// Ends whoever is still in a group: a VMM that was taken over can have hidden from everybody but the kernel.
+fn end_all(group: &Path) -> io::Result<()> {
+    let ended =
+        OpenOptions::new().write(true).open(group.join("cgroup.kill")).and_then(|mut kill| kill.write_all(b"1"));
+    match ended {
+        // The group is gone, or the kernel is too old to do that.
+        Err(error) if is_gone(&error) => Ok(()),
+        ended => ended,
     }
 }
 

@@ -4,6 +4,7 @@
 //! run/vms/<id>/vm.json         who it is; written before the child exists and never again
 //!              control.sock    its process listens here; who listens is who it is
 //!              vsock.sock      the way to its agent
+//!              state           what it says of itself, and the lock that says that it lives
 //!              console.log, vmm.log
 //! ```
 
@@ -11,7 +12,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use proto::control::{ControlSocket, DISK_FULL};
+use proto::control::{CONSOLE, CONTROL, Condition, ControlSocket, LOG, STATE, VSOCK, Violation, VmUid};
 use serde::{Deserialize, Serialize};
 use types::{Dirs, Tag};
 
@@ -41,6 +42,12 @@ pub(crate) struct RecordV1 {
     /// Who has to know it, if anybody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) owner: Option<String>,
+    /// As whom its process runs, if as somebody else than who made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) uid: Option<VmUid>,
+    /// How many of its disks it writes to.
+    #[serde(default)]
+    pub(crate) tops: u8,
 }
 
 /// What ended a child, where the host knows.
@@ -53,6 +60,19 @@ pub enum Death {
         id: String,
         /// What it may have.
         limit: MemoryLimit,
+    },
+    /// Its VMM wanted something of the host that it may not have.
+    #[error(
+        "the VMM of sandbox {id} made system call {call} in a thread of kind `{thread}`, which may not make it, and was \
+         ended; either its guest took it over or forkd forgot that it needs it"
+    )]
+    Forbidden {
+        /// Which child.
+        id: String,
+        /// Which kind of thread.
+        thread: String,
+        /// The call's number on x86-64.
+        call: u32,
     },
 }
 
@@ -180,6 +200,13 @@ impl Child {
     /// is swept.
     #[must_use]
     pub fn cause_of_death(&self) -> Option<Death> {
+        let condition = self.condition().unwrap_or_else(|error| {
+            log::warn!("what {} said of itself cannot be read: {error}", self.id());
+            Condition::default()
+        });
+        if let Some(Violation { thread, call }) = condition.violation {
+            return Some(Death::Forbidden { id: self.id().into(), thread, call });
+        }
         let limit = self.record.limits.memory?;
         let hits = self.hits().unwrap_or_else(|error| {
             log::warn!("whether {} ran out of memory cannot be found out: {error}", self.id());
@@ -194,7 +221,26 @@ impl Child {
     /// When its group cannot be looked at.
     pub fn hits(&self) -> io::Result<Hits> {
         let hits = if self.record.has_group { cgroup::hits(self.id())? } else { Hits::default() };
-        Ok(Hits { disk_full: self.record.limits.disk.is_some() && self.path.join(DISK_FULL).exists(), ..hits })
+        Ok(Hits { disk_full: self.record.limits.disk.is_some() && self.condition()?.disk_full, ..hits })
+    }
+
+    /// What its VMM says of itself.
+    pub(crate) fn condition(&self) -> io::Result<Condition> {
+        match File::open(self.path.join(STATE)) {
+            Ok(state) => Condition::read(&state),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Condition::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As whom its process runs, if as somebody else than who made it.
+    pub(crate) const fn uid(&self) -> Option<VmUid> {
+        self.record.uid
+    }
+
+    /// How many of its disks it writes to.
+    pub(crate) const fn tops(&self) -> u8 {
+        self.record.tops
     }
 
     /// Whether it has a control group.
@@ -211,19 +257,19 @@ impl Child {
     /// The host's end of its vsock device.
     #[must_use]
     pub fn vsock(&self) -> PathBuf {
-        self.path.join("vsock.sock")
+        self.path.join(VSOCK)
     }
 
     /// The serial console's last lines, fit for a terminal.
     #[must_use]
     pub fn console_tail(&self) -> String {
-        console::tail(&self.path.join("console.log"))
+        console::tail(&self.path.join(CONSOLE))
     }
 
     /// The last lines its VMM logged, fit for a terminal.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        console::tail(&self.path.join("vmm.log"))
+        console::tail(&self.path.join(LOG))
     }
 
     /// Whether it lives.
@@ -252,7 +298,7 @@ impl Child {
 
     /// A connection to its VMM, and the process that is at the other end.
     pub(crate) fn call(&self) -> io::Result<Option<(ControlSocket, Process)>> {
-        let Some(caller) = caller::call(&self.path.join("control.sock"))? else { return Ok(None) };
-        Ok(Process::of_listener(&caller)?.map(|process| (caller, process)))
+        let Some(caller) = caller::call(&self.path.join(CONTROL))? else { return Ok(None) };
+        Ok(Process::of_listener(&caller, self.uid())?.map(|process| (caller, process)))
     }
 }

@@ -1,19 +1,20 @@
 //! The directory of a forked child while the child is being made: gone when dropped, unless it is kept.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use proto::control::{CONTROL, Outfit, STATE, VmUid};
 use rustix::fs::FlockOperation;
 use store::Parent;
 
 use crate::caller;
 use crate::cgroup::{self, Limits};
 use crate::child::{Child, RecordV1};
-use crate::pidfd::Process;
+use crate::pidfd::{Alleged, Process};
 use crate::random::{hex, random};
-use crate::vmdir::{CHILD_PREFIX, Guarded, VmDirError, remove};
+use crate::vmdir::{CHILD_PREFIX, Guarded, VmDirError, lock, remove, remove_file};
 
 /// How long a killed process may take to be gone, and to be out of its group.
 pub(crate) const DEATH_PATIENCE: Duration = Duration::from_secs(10);
@@ -25,14 +26,18 @@ pub(crate) struct Wanted<'a> {
     /// Whether it shall have a control group.
     pub(crate) has_group: bool,
     pub(crate) owner: Option<&'a str>,
+    /// As whom it shall run, if as somebody else than who makes it.
+    pub(crate) uid: Option<VmUid>,
+    /// How many of its disks it writes to.
+    pub(crate) tops: u8,
 }
 
 /// A directory for a child that is not ready yet.
 #[derive(Debug)]
 pub(crate) struct ChildDir {
     child: Child,
-    /// A shared lock, as the child's own.
-    _lock: File,
+    /// Its state, with a shared lock, as the child is handed it.
+    state: File,
     kept: bool,
 }
 
@@ -47,13 +52,14 @@ impl ChildDir {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let failed = |source| VmDirError::Io { path: CHILD_PREFIX.into(), source };
         let id = format!("{CHILD_PREFIX}{:08x}-{}", now.as_secs(), hex(&random::<4>().map_err(failed)?));
-        let (path, lock) = all.make(&id, FlockOperation::LockShared)?;
+        let path = all.make(&id)?;
+        let state = new_state(&path).map_err(|source| VmDirError::Io { path: path.clone(), source })?;
         let created_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let (tag, snapshot) = (parent.tag.clone(), parent.id.clone());
-        let Wanted { limits, has_group, owner } = wanted;
+        let Wanted { limits, has_group, owner, uid, tops } = wanted;
         let owner = owner.map(str::to_owned);
-        let record = RecordV1 { id, tag, snapshot, created_unix_ms, limits, has_group, owner };
-        let made = Self { child: Child::new(record, path.clone()), _lock: lock, kept: false };
+        let record = RecordV1 { id, tag, snapshot, created_unix_ms, limits, has_group, owner, uid, tops };
+        let made = Self { child: Child::new(record, path.clone()), state, kept: false };
         made.child.write_record().map_err(|source| VmDirError::Io { path, source })?;
         Ok(made)
     }
@@ -66,20 +72,28 @@ impl ChildDir {
         self.child.path()
     }
 
+    /// What the child is handed, with tops below `tops`.
+    pub(crate) fn outfit(&self, tops: &Path) -> io::Result<Outfit> {
+        let made = (0..self.child.tops()).map(|_| tempfile::tempfile_in(tops)).collect::<Result<_, _>>()?;
+        Outfit::make(self.path(), self.state.try_clone()?.into(), made)
+    }
+
     /// The directory is the child's from here on.
     pub(crate) fn keep(mut self) -> Child {
         self.kept = true;
         self.child.clone()
     }
 
-    /// Ends the child, of which this is the process if one is known, and removes the directory.
+    /// Ends the child, of which this is the process if one is known, and removes the directory. One that only was said to
+    /// be its process is left alone, and who listens for the child is ended.
     ///
-    /// A child that was asked for and never heard of may still come: it is looked for under a name it does not know, so
-    /// that it can neither be missed nor, a moment later, find its directory and go on.
-    pub(crate) fn discard(self, process: Option<&Process>) {
-        let ended = match process {
-            Some(process) => end(process),
-            None => self.end_unknown(),
+    /// A child that was asked for and never heard of may still come. One that comes looks for the name of its state once
+    /// it can be called: so the name goes first, and it can neither be missed nor, a moment later, go on.
+    pub(crate) fn discard(self, process: Option<&Alleged>) {
+        let ended = match process.map(Alleged::proven).transpose() {
+            Ok(Some(Some(process))) => end(process),
+            Ok(Some(None) | None) => self.end_unknown(),
+            Err(error) => Err(error),
         };
         if let Err(error) = ended {
             log::warn!("{} may still run: {error}", self.child.id());
@@ -87,20 +101,21 @@ impl ChildDir {
     }
 
     fn end_unknown(&self) -> io::Result<()> {
-        let hidden = hidden_name(self.path());
-        fs::rename(self.path(), &hidden)?;
-        let caller = caller::call(&hidden.join("control.sock"))?;
-        if let Some(process) = caller.map(|caller| Process::of_listener(&caller)).transpose()?.flatten() {
+        remove_file(&self.path().join(STATE))?;
+        let caller = caller::call(&self.path().join(CONTROL))?;
+        let of = |caller| Process::of_listener(&caller, self.child.uid());
+        if let Some(process) = caller.map(of).transpose()?.flatten() {
             end(&process)?;
         }
-        bury(&hidden, DEATH_PATIENCE)
+        Ok(())
     }
 }
 
-/// Swept with all others should we be killed.
-fn hidden_name(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!("{CHILD_PREFIX}gone-{}", name.trim_start_matches(CHILD_PREFIX)))
+/// A new file for what a child says of itself, held as the child will hold it.
+fn new_state(dir: &Path) -> io::Result<File> {
+    let state = File::options().read(true).write(true).create_new(true).open(dir.join(STATE))?;
+    lock(&state, FlockOperation::LockShared)?;
+    Ok(state)
 }
 
 /// Removes what is left of a child: first its control group, because the directory is where that is known from.
@@ -131,6 +146,7 @@ impl Drop for ChildDir {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::fs;
 
     use super::*;
 
@@ -174,8 +190,7 @@ mod tests {
         let run = tempfile::tempdir().unwrap();
         let dir = ChildDir::create_many(run.path(), &parent(), &[Wanted::default()]).unwrap().remove(0);
         let path = dir.path().to_owned();
-        let child = File::open(&path).unwrap();
-        crate::vmdir::lock(&child, FlockOperation::NonBlockingLockShared).unwrap();
+        let child = dir.outfit(run.path()).unwrap().into_fds().remove(0);
         dir.keep();
         Guarded::enter(run.path()).unwrap().sweep().unwrap();
         assert!(path.exists(), "the child lives");

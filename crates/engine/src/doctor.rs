@@ -4,6 +4,7 @@
 
 mod features;
 mod host;
+mod jail;
 mod netfilter;
 mod tools;
 
@@ -71,6 +72,10 @@ pub struct Report {
 pub fn examine(dirs: &Dirs) -> Report {
     let (kvm, place) = kvm();
     let mut checks = vec![host::platform(), host::cpu(), kvm];
+    // Where VMs run in the emulated host, that host's root confines them.
+    if let (Some(Place::Local), Ok(vmm)) = (&place, Program::Vmm.find()) {
+        checks.push(jail::check(&vmm));
+    }
     checks.extend(features::all());
     checks.extend(host::resources(dirs));
     checks.extend(tools::all(place.as_ref()));

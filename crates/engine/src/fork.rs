@@ -24,7 +24,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use net::Egress;
-use proto::control::{ControlSocket, Lifetime};
+use proto::control::{ChildDescriptor, ControlSocket, Lifetime};
 use session::{Metadata, Variables};
 use store::{Parent, Status, Store};
 use types::{Dirs, Tag};
@@ -34,9 +34,10 @@ use crate::cancel::Cancel;
 use crate::cgroup::{Groups, Limits};
 use crate::child::Child;
 use crate::childdir::{ChildDir, Wanted};
+use crate::cores::Cores;
 use crate::network::{Granted, Networks};
 use crate::template::{Template, template_of_status, tops};
-use crate::{kill, limits};
+use crate::{kill, limits, uids};
 
 pub use error::{ChildError, ForkError};
 use fanout::Fanout;
@@ -73,6 +74,8 @@ pub struct ChildOptions {
     pub owner: Option<String>,
     /// What it may use at most.
     pub limits: Limits,
+    /// With whom it shares cores of the CPU. What cannot be had here fails the child; see [`Cores::check`].
+    pub cores: Cores,
 }
 
 /// What a failed child means for the others.
@@ -201,24 +204,55 @@ fn fork_from(
 ) -> Result<Forked, ForkError> {
     let mut timings = ForkTimings { template_us: micros(begun), ..ForkTimings::default() };
     let parent = Parent { tag: spec.tag.clone(), id: template.snapshot.clone() };
-    let has_group = groups.is_some();
-    let wanted =
-        spec.children.iter().map(|child| Wanted { limits: child.limits, has_group, owner: child.owner.as_deref() });
-    let wanted: Vec<_> = wanted.collect();
-    let made = ChildDir::create_many(&dirs.run, &parent, &wanted)?;
-    let mut granted = granted.into_iter();
-    let slots = made.into_iter().map(|dir| {
-        let gate = groups.map(|groups| groups.make(dir.child().id(), dir.child().limits())).transpose()?;
-        let tap = granted.next().map(|granted| settle(granted, &dir)).transpose()?;
-        Ok(Slot::new(dir, gate, tap))
-    });
-    let slots: Vec<Slot> = slots.collect::<Result<_, ForkError>>()?;
+    let slots = slots(&template, &parent, groups, granted, spec, dirs)?;
     // With the groups of all that are asked for at this moment: whoever else looks sees these, too.
     admit(spec.children.iter().filter(|child| child.limits.memory.is_none()).count())?;
     timings.directories_us = micros(begun);
     let mut fanout = Fanout::new(spec, template, slots, begun, timings)?;
     let outcome = work(&mut fanout);
     fanout.conclude(outcome)
+}
+
+/// Makes what each child has of its own: a directory, a user, a control group, a network, and what it is handed of them.
+fn slots(
+    template: &Template,
+    parent: &Parent,
+    groups: Option<&Groups>,
+    granted: Vec<Granted>,
+    spec: &ForkSpec,
+    dirs: &Dirs,
+) -> Result<Vec<Slot>, ForkError> {
+    // What is forked from a branch that only lives in memory is of its user.
+    let mut claims = match template.uid {
+        None => uids::claim(spec.children.len())?,
+        Some(_) => Vec::new(),
+    };
+    let user = |number: usize| template.uid.or_else(|| claims.get(number).map(|claim| claim.uid));
+    let wanted = spec.children.iter().enumerate().map(|(number, child)| Wanted {
+        limits: child.limits,
+        has_group: groups.is_some(),
+        owner: child.owner.as_deref(),
+        uid: user(number),
+        tops: template.tops,
+    });
+    let wanted: Vec<_> = wanted.collect();
+    let made = ChildDir::create_many(&dirs.run, parent, &wanted)?;
+    let (tops, mut granted, mut claims) = (tops(dirs)?, granted.into_iter(), claims.drain(..));
+    let slots = made.into_iter().map(|dir| {
+        let failed = |source| ForkError::Io { action: "make a child's files", source };
+        let mut outfit = dir.outfit(&tops).map_err(failed)?;
+        if let Some(granted) = granted.next() {
+            outfit.add(ChildDescriptor::Tap, settle(granted, &dir)?);
+        }
+        if let Some(groups) = groups {
+            outfit.add(ChildDescriptor::Cgroup, groups.make(dir.child().id(), dir.child().limits())?);
+        }
+        if let Some(claim) = claims.next() {
+            outfit.add(ChildDescriptor::Claim, claim.fd);
+        }
+        Ok(Slot::new(dir, outfit))
+    });
+    slots.collect()
 }
 
 /// Where the children's groups are made, if any of them needs one; then all of them get one.

@@ -54,8 +54,9 @@ pub struct Frozen {
 impl Vm {
     /// Stops the VM for good and writes it to these empty files: state, memory, then one for each writable disk.
     pub(crate) fn freeze(self, files: &[&File], cancel: Option<&Cancel>) -> Result<Frozen, FreezeError> {
-        let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
         let process = self.process();
+        let page_map = process.page_map()?;
+        let fds: Vec<_> = std::iter::once(&page_map).chain(files.iter().copied()).map(AsFd::as_fd).collect();
         process.send(&ToVmm::Freeze, &fds)?;
         match process.wait(Instant::now() + LIMIT, cancel)? {
             Waited::Event(FromVmm::Frozen { pause_us, memory_bytes, disk_bytes }) => {

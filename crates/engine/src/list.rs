@@ -98,6 +98,7 @@ fn gone(id: &str, dirs: &Dirs) -> Result<FindError, FindError> {
 
 #[cfg(test)]
 mod tests {
+    use proto::control::{KILLED_AT, STATE};
     use store::Parent;
 
     use super::*;
@@ -153,5 +154,20 @@ mod tests {
         .unwrap();
         let listed = list(&dirs).unwrap();
         assert_eq!(listed, [made[1].child().clone()]);
+    }
+
+    #[test]
+    fn one_that_did_what_it_may_not_is_known_for_it() {
+        let home = tempfile::tempdir().unwrap();
+        let dirs = Dirs::under(home.path());
+        let parent = Parent { tag: "t".parse().unwrap(), id: "1".into() };
+        let made = ChildDir::create_many(&dirs.run, &parent, &[Wanted::default()]).unwrap().remove(0);
+        let id = made.child().id().to_owned();
+        let state = std::fs::File::options().write(true).open(made.path().join(STATE)).unwrap();
+        rustix::io::pwrite(&state, b"vcpu 59\n", KILLED_AT).unwrap();
+        drop((made.keep(), state));
+        let Err(FindError::Died(death)) = open(&id, &dirs) else { panic!("it is dead") };
+        assert_eq!(death, Death::Forbidden { id, thread: "vcpu".into(), call: 59 });
+        assert!(death.to_string().contains("system call 59 in a thread of kind `vcpu`"), "{death}");
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use proto::control::{ControlError, FromVmm, PAUSED, ToVmm};
+use proto::control::{Condition, ControlError, FromVmm, ToVmm};
 
 use crate::child::{Child, Death};
 use crate::hearing::{Waited, hear};
@@ -79,10 +79,15 @@ impl Child {
         self.tell(&ToVmm::Resume, &FromVmm::Resumed)
     }
 
-    /// Whether it is paused. Looks at its directory and asks nobody.
+    /// Whether it is paused. Looks into its directory and asks nobody.
     #[must_use]
     pub fn is_paused(&self) -> bool {
-        self.path().join(PAUSED).exists()
+        self.condition()
+            .unwrap_or_else(|error| {
+                log::warn!("whether {} is paused cannot be found out: {error}", self.id());
+                Condition::default()
+            })
+            .paused
     }
 
     /// Whether it runs.
@@ -116,7 +121,7 @@ impl Child {
 mod tests {
     use std::thread;
 
-    use proto::control::{ControlSocket, listen};
+    use proto::control::{ControlSocket, Mark, STATE, listen};
     use session::SessionError;
     use store::Parent;
 
@@ -160,7 +165,8 @@ mod tests {
         let child = dir.child();
         assert_eq!(child.status().unwrap(), ChildStatus::Running);
         assert!(matches!(child.ping(), Err(SessionError::Unreachable { .. })));
-        std::fs::write(child.path().join(PAUSED), "").unwrap();
+        let state = std::fs::File::options().write(true).open(child.path().join(STATE)).unwrap();
+        Mark::Paused.set(&state, true).unwrap();
         assert_eq!(child.status().unwrap(), ChildStatus::Paused);
         assert!(matches!(child.ping(), Err(SessionError::Paused { .. })));
     }

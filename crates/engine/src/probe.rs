@@ -5,7 +5,7 @@
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
@@ -74,8 +74,20 @@ impl Probe {
 /// # Errors
 /// When the program cannot be run or does not answer as it should; a KVM that hangs is not an error but an answer.
 pub(crate) fn probe(vmm: &Path) -> io::Result<Probe> {
+    let Some((status, output)) = ask(vmm, "probe")? else {
+        return Ok(Probe::unusable(format!("guest code hangs: no answer within {} s", PATIENCE.as_secs())));
+    };
+    match serde_json::from_str(&output) {
+        Ok(probe) => Ok(probe),
+        Err(_) if !status.success() => Ok(Probe::unusable(format!("the probe ended with {status}"))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What the VMM says to a question; `None` when it hangs. Nothing of it stays behind.
+pub(crate) fn ask(vmm: &Path, question: &str) -> io::Result<Option<(ExitStatus, String)>> {
     let mut child = Command::new(vmm)
-        .arg("probe")
+        .arg(question)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -85,21 +97,17 @@ pub(crate) fn probe(vmm: &Path) -> io::Result<Probe> {
     let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
     let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
     let ended = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&timespec(PATIENCE))));
-    // Harmless when it has ended; whatever else happened, no probe stays behind.
+    // Harmless when it has ended.
     child.kill()?;
     let status = child.wait()?;
     if ended? == 0 {
-        return Ok(Probe::unusable(format!("guest code hangs: no answer within {} s", PATIENCE.as_secs())));
+        return Ok(None);
     }
     let mut output = String::new();
     if let Some(stdout) = child.stdout.take() {
         stdout.take(MAX_OUTPUT).read_to_string(&mut output)?;
     }
-    match serde_json::from_str(&output) {
-        Ok(probe) => Ok(probe),
-        Err(_) if !status.success() => Ok(Probe::unusable(format!("the probe ended with {status}"))),
-        Err(error) => Err(error.into()),
-    }
+    Ok(Some((status, output)))
 }
 
 #[cfg(test)]

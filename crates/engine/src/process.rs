@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::cancel::Cancel;
 use crate::hearing::{Waited, hear};
+use crate::{page_map, sys};
 
 /// Why the VMM process cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +37,12 @@ pub enum ProcessError {
         #[from]
         source: ControlError,
     },
+    /// Its memory cannot be looked at.
+    #[error("cannot look at the VMM's memory")]
+    Look {
+        /// What the system says.
+        source: io::Error,
+    },
     /// Waiting for it failed.
     #[error("cannot wait for the VMM")]
     Wait {
@@ -52,19 +59,15 @@ pub(crate) struct VmmProcess {
 }
 
 impl VmmProcess {
-    /// Starts `program`, its log going to a new file.
-    pub(crate) fn start(program: &Path, log: &Path) -> Result<Self, ProcessError> {
+    /// Starts `program`, its log going to a new file. It writes to no file beyond that length.
+    pub(crate) fn start(program: &Path, log: &Path, longest_file: u64) -> Result<Self, ProcessError> {
         let failed = |source| ProcessError::Start { program: program.into(), source };
         let (ours, theirs) = ControlSocket::pair()?;
         let log = File::create(log).map_err(failed)?;
-        let child = Command::new(program)
-            .arg("vm")
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
-            .stderr(Stdio::from(log))
-            .process_group(0)
-            .spawn()
-            .map_err(failed)?;
+        let mut command = Command::new(program);
+        command.arg("vm").stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::from(log));
+        sys::limit_files(&mut command, longest_file);
+        let child = command.process_group(0).spawn().map_err(failed)?;
         Ok(Self { child, control: Arc::new(ours) })
     }
 
@@ -75,6 +78,12 @@ impl VmmProcess {
 
     pub(crate) fn send(&self, message: &ToVmm, fds: &[BorrowedFd<'_>]) -> Result<(), ProcessError> {
         Ok(self.control.send(message, fds)?)
+    }
+
+    /// Its page map, for it to read.
+    pub(crate) fn page_map(&self) -> Result<File, ProcessError> {
+        let pid = i32::try_from(self.child.id()).unwrap_or_default();
+        page_map::open(pid).map_err(|source| ProcessError::Look { source })
     }
 
     /// Waits for what the VMM says next.
@@ -139,7 +148,7 @@ mod tests {
 
     fn start(body: &str) -> (tempfile::TempDir, VmmProcess) {
         let dir = tempfile::tempdir().unwrap();
-        let process = VmmProcess::start(&script(dir.path(), body), &dir.path().join("log")).unwrap();
+        let process = VmmProcess::start(&script(dir.path(), body), &dir.path().join("log"), 1 << 20).unwrap();
         (dir, process)
     }
 
@@ -178,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named() {
-        let error = VmmProcess::start(Path::new("/nowhere/vmm"), Path::new("/dev/null")).unwrap_err();
+        let error = VmmProcess::start(Path::new("/nowhere/vmm"), Path::new("/dev/null"), 1 << 20).unwrap_err();
         assert_eq!(error.to_string(), "cannot start /nowhere/vmm");
     }
 }

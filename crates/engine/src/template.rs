@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A template belongs to nobody: it survives who started it and stays until it is stopped. One that holds another
-//! snapshot than the tag has now, or that was never loaded because its starter was killed, is ended and replaced.
+//! snapshot than the tag has now, or that was never loaded because its starter was killed, is ended and replaced; and so is
+//! one that was branched and cannot make its children users of their own, once the snapshot is in the store.
 
 mod end;
 mod lock;
@@ -20,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use proto::control::{self, ControlError, ControlSocket, RefusalCode};
+use proto::control::{self, ControlError, ControlSocket, RefusalCode, VmUid};
 use store::{Snapshot, Status, Store, StoreError};
 use types::{Dirs, Tag};
 
@@ -33,6 +34,7 @@ use record::RecordV1;
 
 pub(crate) use end::{end_unwanted, stop_template_of};
 pub use end::{remove_snapshot, stop_template, sweep_templates};
+pub(crate) use record::Made;
 pub(crate) use start::{adopt, tops};
 
 /// The longest pause between two looks at a snapshot that is being written.
@@ -116,12 +118,27 @@ pub(crate) struct Template {
     /// The id of the snapshot it holds.
     pub(crate) snapshot: String,
     pub(crate) place: Place,
+    /// How many tops each child needs.
+    pub(crate) tops: u8,
+    /// As whom it runs, if that is not who started it: then its children are of the same user.
+    pub(crate) uid: Option<VmUid>,
 }
 
 impl Template {
+    /// A process that it says is its child, if it is. One that runs as a VM's user could say anything.
+    pub(crate) fn child(&self, pid: i32) -> io::Result<Option<Process>> {
+        Process::open_child_of(self.process.pid(), pid)
+    }
+
+    /// Whether it serves forks of a snapshot that is in the store. One that was branched runs as its source's user, and so
+    /// would all that is forked from it: as soon as there is another way to have a template, it is used.
+    const fn is_for_stored(&self) -> bool {
+        self.uid.is_none()
+    }
+
     /// A connection that nobody else reads.
     pub(crate) fn another_connection(&self) -> Result<ControlSocket, TemplateError> {
-        self.place.call()?.ok_or_else(|| TemplateError::Died { log: console::tail(&self.place.log()) })
+        self.place.call()?.ok_or_else(|| self.place.died())
     }
 }
 
@@ -144,6 +161,11 @@ impl Place {
         self.dir.join("vmm.log")
     }
 
+    /// What is to be said of a template that died.
+    pub(crate) fn died(&self) -> TemplateError {
+        TemplateError::Died { log: console::tail(&self.log()) }
+    }
+
     /// The template that runs and holds this snapshot.
     fn find(&self, snapshot: &str) -> Result<Option<Template>, TemplateError> {
         if self.call()?.is_none() {
@@ -153,7 +175,8 @@ impl Place {
             return Ok(None);
         };
         let process = record.process().map_err(TemplateError::io("look for the process of", &self.dir))?;
-        Ok(process.map(|process| Template { process, snapshot: record.snapshot, place: self.clone() }))
+        let RecordV1 { snapshot, tops, uid, .. } = record;
+        Ok(process.map(|process| Template { process, snapshot, place: self.clone(), tops, uid }))
     }
 
     /// A new socket that listens here.
@@ -180,7 +203,8 @@ pub(crate) fn template_of_status(
     let (place, mut pause) = (Place::new(dirs, tag), Duration::from_millis(1));
     loop {
         let found = if matches!(status, Status::Failed(_)) { None } else { place.find(status.id())? };
-        if let Some(template) = found {
+        let serves = |template: &Template| template.is_for_stored() || matches!(status, Status::Writing(_));
+        if let Some(template) = found.filter(serves) {
             return Ok(template);
         }
         let left = until.saturating_duration_since(Instant::now());

@@ -6,7 +6,8 @@
 //! ```text
 //! run/vms/.lock            held while a directory is made or swept, so that none is swept before it is locked
 //! run/vms/vm-3f…/          flock held by the owner; the kernel lets go of it when the owner dies
-//! run/vms/sb-66…-1b…/      a forked child's: shared flock held by the child, and by who makes it until it is made
+//! run/vms/sb-66…-1b…/      a forked child's: shared flock on the file `state` in it, held by the child, which was handed
+//!                          it, and by who makes it until it is made
 //! ```
 
 use std::fs::{self, DirBuilder, File};
@@ -15,6 +16,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use proto::control::{STATE, VSOCK};
 use rustix::fs::FlockOperation;
 
 use crate::caller::MAX_SOCKET_PATH;
@@ -26,8 +28,6 @@ const PREFIX: &str = "vm-";
 pub(crate) const CHILD_PREFIX: &str = "sb-";
 /// How long a dead child's process may take to be out of its control group; others wait meanwhile.
 const GROUP_PATIENCE: Duration = Duration::from_secs(1);
-/// A guest's connection to a port of the host goes to `<socket>_<port>`.
-const PORT_SUFFIX: usize = "_4294967295".len();
 
 /// Why a VM has no directory.
 #[derive(Debug, thiserror::Error)]
@@ -64,8 +64,10 @@ impl VmDir {
         all.sweep()?;
         let (id, failed) = (random_id(), |source| VmDirError::Io { path: all.path.clone(), source });
         let id = id.map_err(failed)?;
-        let (path, lock) = all.make(&id, FlockOperation::LockExclusive)?;
-        Ok(Self { id, path, _lock: lock })
+        let path = all.make(&id)?;
+        let dir = File::open(&path).map_err(failed)?;
+        lock(&dir, FlockOperation::LockExclusive).map_err(failed)?;
+        Ok(Self { id, path, _lock: dir })
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -73,7 +75,7 @@ impl VmDir {
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.path.join("vsock.sock")
+        self.path.join(VSOCK)
     }
 
     pub(crate) fn console(&self) -> PathBuf {
@@ -116,18 +118,16 @@ impl Guarded {
         Ok(Self { path, _lock: guard })
     }
 
-    /// Makes one directory and locks it.
-    pub(crate) fn make(&self, id: &str, operation: FlockOperation) -> Result<(PathBuf, File), VmDirError> {
+    /// Makes one directory.
+    pub(crate) fn make(&self, id: &str) -> Result<PathBuf, VmDirError> {
         let failed = |source| VmDirError::Io { path: self.path.clone(), source };
         let path = self.path.join(id);
-        let socket = path.join("vsock.sock");
-        if socket.as_os_str().len() + PORT_SUFFIX > MAX_SOCKET_PATH {
+        let socket = path.join(VSOCK);
+        if socket.as_os_str().len() > MAX_SOCKET_PATH {
             return Err(VmDirError::TooLong { path: socket });
         }
         DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
-        let dir = File::open(&path).map_err(failed)?;
-        lock(&dir, operation).map_err(failed)?;
-        Ok((path, dir))
+        Ok(path)
     }
 
     /// Removes the directories that nobody holds.
@@ -155,10 +155,14 @@ fn sweep(all: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether somebody holds a directory; one that is gone is held by nobody.
+/// Whether somebody holds a directory, or the state in it if there is one; what is gone is held by nobody.
 pub(crate) fn is_held(path: &Path) -> io::Result<bool> {
-    match File::open(path) {
-        Ok(dir) => match rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+    let opened = match File::open(path.join(STATE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(path),
+        opened => opened,
+    };
+    match opened {
+        Ok(held) => match rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(false),
             Err(rustix::io::Errno::AGAIN) => Ok(true),
             Err(error) => Err(error.into()),

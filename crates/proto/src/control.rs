@@ -8,7 +8,9 @@
 //! A template is started with a listening socket instead, and so is every VM that outlives its engine: whoever may open
 //! the socket's path speaks the same messages. See [`ToVmm`] for who understands what.
 
+mod condition;
 mod messages;
+mod outfit;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -21,21 +23,18 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use condition::{Condition, KILLED_AT, MAX_KILLED, Mark, Violation};
 pub use messages::{
     ChildDescriptor, ChildSpec, DiskAccess, DiskBase, DiskLayers, DiskSpec, Extent, ForkedChild, FromVmm, LayerCount,
-    Lifetime, LoadSpec, NetSpec, Outcome, RefusalCode, ToVmm, VmSpec, VsockSpec, WriteSpec,
+    Lifetime, LoadSpec, NetSpec, Outcome, RefusalCode, ToVmm, VmSpec, VmUid, VsockSpec, WriteSpec,
 };
 
-/// The file in a VM's directory that is there while the VM is paused; its VMM makes and removes it.
-pub const PAUSED: &str = "paused";
-
-/// The file in a VM's directory that its VMM makes when the guest was first refused a write for want of room.
-pub const DISK_FULL: &str = "disk-full";
+pub use outfit::{CONSOLE, CONTROL, LOG, Outfit, STATE, VSOCK};
 
 /// The largest packet either side sends.
 const MAX_PACKET: usize = 64 << 10;
-/// The most descriptors beside one packet.
-const MAX_FDS: usize = 128;
+/// The most descriptors beside one packet; the system takes no more than three others.
+pub const MAX_FDS: usize = 250;
 
 /// How many callers may wait to be let in.
 const BACKLOG: i32 = 128;
@@ -67,11 +66,28 @@ pub enum ControlError {
 /// # Errors
 /// When the path is taken or too long, or the system has no more descriptors.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, BACKLOG)?;
+    let socket = bind(path, SocketType::SEQPACKET)?;
+    begin_listening(&socket)?;
     Ok(socket)
+}
+
+/// A socket with an address that does not listen yet; closed on exec, and letting somebody in never waits.
+///
+/// # Errors
+/// When the path is taken or too long, or the system has no more descriptors.
+pub fn bind(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Lets callers come. They see from then on who called this.
+///
+/// # Errors
+/// When it has no address.
+pub fn begin_listening(socket: impl AsFd) -> io::Result<()> {
+    Ok(rustix::net::listen(socket, BACKLOG)?)
 }
 
 /// One end of the control connection.

@@ -13,6 +13,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::bus::SharedTransport;
 use crate::devices::DevicesError;
+use crate::jail::JailError;
 use crate::kernel::KernelError;
 use crate::layout::{IDENTITY_MAP, IRQ_VIRTIO, TSS, VIRTIO_MMIO};
 use crate::memory::MemoryError;
@@ -57,6 +58,9 @@ pub(crate) enum BuildError {
         /// What the system says.
         source: io::Error,
     },
+    /// The process would not be confined.
+    #[error(transparent)]
+    Jail(#[from] JailError),
     /// Guest memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -105,7 +109,7 @@ impl BuildError {
             Self::Memory(error) => error.code(),
             Self::Kernel(_) => RefusalCode::Kernel,
             Self::Devices(error) => error.code(),
-            Self::Console { .. } | Self::Host { .. } | Self::Acpi(_) => RefusalCode::Host,
+            Self::Console { .. } | Self::Host { .. } | Self::Jail(_) | Self::Acpi(_) => RefusalCode::Host,
         }
     }
 }

@@ -10,7 +10,8 @@
 //!
 //! The rule for whoever changes this: between parking and forking no thread may hold a lock or be inside the allocator.
 //! vCPU threads wait in [`crate::parking`] and there are no others. After forking, the template keeps memory, the disks'
-//! files and `/dev/kvm`; it forgets every other object without dropping it and then closes all other descriptors.
+//! files and `/dev/kvm`; it forgets every other object without dropping it and then closes all other descriptors. It is as
+//! confined as its source, and of the same user (see [`crate::jail`]).
 
 use std::fs::File;
 use std::io;
@@ -19,18 +20,17 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use proto::control::FromVmm;
-use rustix::process::{Pid, Signal};
+use virtio::block::{CowDisk, Fresh, Prepared};
 
 use crate::bounded_log;
-use crate::devices::Disk;
 use crate::freeze::CaptureError;
 use crate::frozen::Frozen;
 use crate::load::Base;
 use crate::serve::{Running, ServeError};
-use crate::spawn::join;
 use crate::stages::Stages;
 use crate::sys::fork::{self, Forked};
-use crate::template::{self, Template};
+use crate::sys::trap;
+use crate::template::{self, Held, Template};
 use crate::vm::Vm;
 use crate::x86::ready_vcpu::ReadyVcpu;
 use crate::x86::vcpu_state::VcpuStateError;
@@ -39,10 +39,12 @@ use crate::x86::vcpu_state::VcpuStateError;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BranchError {
     /// The files that came with the request.
-    #[error("{found} files came with the request to branch, 2 or 3 are needed")]
+    #[error("{found} files came with the request to branch, {expected} are needed")]
     Files {
         /// How many came.
         found: usize,
+        /// How many are needed.
+        expected: usize,
     },
     /// The VM's state cannot be taken.
     #[error(transparent)]
@@ -56,12 +58,6 @@ pub(crate) enum BranchError {
     /// The host has no process left.
     #[error("the host refused a process: {source}")]
     Fork {
-        /// What the system says.
-        source: io::Error,
-    },
-    /// Its control group.
-    #[error("the template is not let into its control group: {source}")]
-    Group {
         /// What the system says.
         source: io::Error,
     },
@@ -90,34 +86,28 @@ pub(crate) struct Seed {
     frozen: Arc<Frozen>,
     listener: OwnedFd,
     log: OwnedFd,
-    /// The control group it joins, to be held to its source's limits no longer.
-    group: Option<OwnedFd>,
 }
 
 impl Vm {
     /// Forks the process at one instant of the VM.
     pub(crate) fn branch(&self, files: Vec<OwnedFd>) -> Result<Branched, BranchError> {
-        let found = files.len();
+        let (found, expected) = (files.len(), 2 + 3 * self.private_disks().count());
         let mut files = files.into_iter();
-        let (Some(listener), Some(log), group, None) = (files.next(), files.next(), files.next(), files.next()) else {
-            return Err(BranchError::Files { found });
+        let (Some(listener), Some(log), true) = (files.next(), files.next(), found == expected) else {
+            return Err(BranchError::Files { found, expected });
         };
-        fork::forget_children().map_err(|source| BranchError::Fork { source })?;
-        let tops = self.fresh_tops().map_err(|source| BranchError::Top { source })?;
+        let disks = self.prepare(files).map_err(|source| BranchError::Top { source })?;
         let mut stages = Stages::start();
         let frozen = self.capture()?;
         stages.done("stop");
         match fork::fork() {
-            Ok(Forked::Child) => Ok(Branched::Template(Box::new(Seed { frozen, listener, log, group }))),
+            Ok(Forked::Child) => Ok(Branched::Template(Box::new(Seed { frozen, listener, log }))),
             Ok(Forked::Parent(pid)) => {
                 stages.done("fork");
-                let sealed = self.seal(tops);
-                if sealed.is_err() {
-                    // The template shares what the guest would go on writing to, so it must not be.
-                    end(pid);
-                }
+                // What was written so far is the template's too, and never written again.
+                let sealed: Vec<_> = disks.into_iter().filter_map(Prepared::seal).collect();
                 self.go_on();
-                sealed.map_err(|source| BranchError::Top { source })?;
+                drop(sealed);
                 let pause_us = stages.total_us();
                 stages.done("disks");
                 log::debug!("{stages}");
@@ -130,29 +120,31 @@ impl Vm {
         }
     }
 
-    /// Made while the guest still runs; one for each writable disk.
-    fn fresh_tops(&self) -> io::Result<Vec<File>> {
-        let private = self.disks.iter().filter_map(|disk| match disk {
-            Disk::Private(disk) => Some(disk.fresh_top(&self.tops)),
-            Disk::ReadOnly(_) => None,
-        });
-        private.collect()
+    /// What its guest writes to, for who opens it once more.
+    pub(crate) fn tops(&self) -> io::Result<Vec<File>> {
+        self.private_disks().map(CowDisk::top).collect()
     }
 
-    /// What was written so far is the template's too, and never written again.
-    fn seal(&self, tops: Vec<File>) -> io::Result<()> {
-        let private = self.disks.iter().filter_map(|disk| match disk {
-            Disk::Private(disk) => Some(disk),
-            Disk::ReadOnly(_) => None,
-        });
-        private.zip(tops).try_for_each(|(disk, top)| disk.seal(top))
+    /// While the guest still runs; with three files for each writable disk. Whatever could fail does so here: once there
+    /// is a template, nothing may keep the disks from being sealed.
+    fn prepare(&self, files: impl Iterator<Item = OwnedFd>) -> io::Result<Vec<Prepared>> {
+        let mut files = files.map(File::from);
+        let prepare = |disk: &CowDisk| {
+            let (Some(written), Some(read), Some(present)) = (files.next(), files.next(), files.next()) else {
+                return Err(io::ErrorKind::NotFound.into());
+            };
+            disk.prepare(Fresh { written, read }, present)
+        };
+        self.private_disks().map(prepare).collect()
     }
 }
 
 /// Becomes a template, and serves until it is told to stop. In the forked process only.
 pub(crate) fn become_template(source: Running, seed: Seed) -> Result<(), ServeError> {
-    let Seed { frozen, listener, log, group } = seed;
-    let (kvm, ram, tops) = (Arc::clone(&source.vm.kvm), source.vm.ram.clone(), source.vm.tops.clone());
+    let Seed { frozen, listener, log } = seed;
+    // Its state is the source's to tell.
+    trap::report_to(None);
+    let (kvm, ram, claim) = (Arc::clone(&source.vm.kvm), source.vm.ram.clone(), source.claim.clone());
     let msr_indices = Arc::clone(&source.vm.msr_indices);
     let disks: Option<Vec<Base>> = source.vm.disks.iter().map(Base::of_branched).collect();
     // Its threads do not exist here, and its descriptors are about to be others': nothing of it may ever be dropped.
@@ -163,17 +155,11 @@ pub(crate) fn become_template(source: Running, seed: Seed) -> Result<(), ServeEr
     let mut keep = vec![kvm.as_raw_fd(), listener.as_raw_fd()];
     keep.extend(ram.image.as_ref().map(AsRawFd::as_raw_fd));
     keep.extend(disks.iter().flat_map(Base::descriptors));
+    keep.extend(claim.as_ref().map(AsRawFd::as_raw_fd));
     drop(log);
-    join(group).map_err(|source| BranchError::Group { source })?;
     fork::close_all_but(&keep)?;
     // No rehearsal: whoever wants a grandchild would wait longest for the end of the VM that it takes.
     let vcpus = frozen.vcpus.iter().map(ReadyVcpu::of_here).collect::<Result<_, _>>();
     let vcpus = vcpus.map_err(|source| BranchError::Template { source })?;
-    template::keep(Some(Template { kvm, frozen, vcpus, ram, disks, tops, msr_indices }), listener)
-}
-
-fn end(template: Pid) {
-    if let Err(error) = rustix::process::kill_process(template, Signal::KILL) {
-        log::error!("the template (process {template:?}) may still run: {error}");
-    }
+    template::keep(Held::Vm(Template { kvm, frozen, vcpus, ram, disks, msr_indices, claim }), listener)
 }

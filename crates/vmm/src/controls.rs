@@ -3,7 +3,7 @@
 //! Whoever talks nonsense or does not read is cut off; none of them can make the process wait or end it by accident.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use proto::control::{ControlError, ControlSocket, FromVmm, ToVmm};
@@ -160,8 +160,13 @@ impl Controls {
 
     /// Tells one of them.
     pub(crate) fn tell(&mut self, connection: u32, event: &FromVmm) {
+        self.hand(connection, event, &[]);
+    }
+
+    /// Tells one of them, and hands it something.
+    pub(crate) fn hand(&mut self, connection: u32, event: &FromVmm, fds: &[BorrowedFd<'_>]) {
         let Some(socket) = self.socket(connection) else { return };
-        if let Err(error) = socket.send(event, &[]) {
+        if let Err(error) = socket.send(event, fds) {
             log::info!("connection {connection} was not told {event:?}: {error}");
             self.cut(connection);
         }

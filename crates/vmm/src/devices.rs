@@ -1,11 +1,14 @@
-//! From a specification to virtio devices, in the order in which the guest finds them: disks, network, vsock, rng.
+//! From a specification to virtio devices, in the order in which the guest finds them: disks, network, vsock, rng,
+//! balloon.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use proto::control::{DiskAccess, DiskSpec, NetSpec, RefusalCode, VmSpec};
+use proto::control::{DiskAccess, DiskSpec, NetSpec, RefusalCode, VmSpec, begin_listening, bind};
+use rustix::net::SocketType;
 use virtio::Device;
+use virtio::balloon::Balloon;
 use virtio::block::{Backend, Block, CowDisk, RawDisk};
 use virtio::net::Net;
 use virtio::rng::Rng;
@@ -33,12 +36,15 @@ pub(crate) enum DevicesError {
     },
     /// The vsock's host end cannot be made.
     #[error("the vsock socket {} cannot be made: {source}", socket.display())]
-    Vsock {
+    Socket {
         /// Where.
         socket: PathBuf,
-        /// What the device says.
-        source: virtio::vsock::VsockError,
+        /// What the system says.
+        source: io::Error,
     },
+    /// The vsock itself.
+    #[error(transparent)]
+    Vsock(#[from] virtio::vsock::VsockError),
     /// More devices than there is room for.
     #[error("{count} virtio devices were asked for, there is room for {VIRTIO_DEVICES_MAX}")]
     TooMany {
@@ -77,8 +83,10 @@ pub(crate) struct Parts {
     pub(crate) taps: Vec<OwnedFd>,
     /// The guest's context id.
     pub(crate) cid: u64,
-    /// The host's end of the vsock.
-    pub(crate) vsock: PathBuf,
+    /// The host's end of the vsock, which listens and never waits.
+    pub(crate) vsock: OwnedFd,
+    /// Whether the guest can give memory back.
+    pub(crate) balloon: bool,
 }
 
 /// The devices of a VM, and its disks once more: what was written to them is sealed when it is frozen or branched.
@@ -94,7 +102,10 @@ impl Parts {
     /// From a specification and the descriptors that came beside it.
     pub(crate) fn new(spec: &VmSpec, taps: Vec<OwnedFd>) -> Result<Self, DevicesError> {
         let disks = spec.disks.iter().map(open_disk).collect::<Result<_, _>>()?;
-        Ok(Self { disks, net: spec.net, taps, cid: spec.vsock.cid, vsock: spec.vsock.socket.clone() })
+        let socket = &spec.vsock.socket;
+        let vsock = bind(socket, SocketType::STREAM).and_then(|bound| begin_listening(&bound).map(|()| bound));
+        let vsock = vsock.map_err(|source| DevicesError::Socket { socket: socket.clone(), source })?;
+        Ok(Self { disks, net: spec.net, taps, cid: spec.vsock.cid, vsock, balloon: spec.balloon })
     }
 
     /// Makes the devices.
@@ -112,10 +123,11 @@ impl Parts {
             (None, None, 0) => {}
             (_, last, more) => return Err(DevicesError::Tap { taps: more + usize::from(last.is_some()) }),
         }
-        let vsock = Vsock::new(self.cid, self.vsock.clone())
-            .map_err(|source| DevicesError::Vsock { socket: self.vsock, source })?;
-        virtio.push(Box::new(vsock));
+        virtio.push(Box::new(Vsock::on(self.cid, self.vsock)?));
         virtio.push(Box::new(Rng::new()));
+        if self.balloon {
+            virtio.push(Box::new(Balloon::new()));
+        }
         if virtio.len() > VIRTIO_DEVICES_MAX as usize {
             return Err(DevicesError::TooMany { count: virtio.len() });
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use proto::control::FromVmm;
+use virtio::block::CowDisk;
 
 use crate::bus::lock;
 use crate::devices::Disk;
@@ -75,38 +76,55 @@ impl Vm {
         })
     }
 
-    /// Stops the VM and writes it into these files: state, memory, and a layer per writable disk. After an error the VM
-    /// runs on; after success it must not.
+    /// Stops the VM and writes it down: the page map of this process comes, and files for state, memory, and a layer per
+    /// writable disk. After an error the VM runs on; after success it must not.
     pub(crate) fn freeze(&self, files: Vec<OwnedFd>) -> Result<FromVmm, FreezeError> {
         let files: Vec<File> = files.into_iter().map(File::from).collect();
-        let private = self.disks.iter().filter(|disk| matches!(disk, Disk::Private(_))).count();
-        let (found, expected) = (files.len(), 2 + private);
-        let [state, memory, layers @ ..] = &files[..] else { return Err(FreezeError::Files { found, expected }) };
+        let private = self.private_disks().count();
+        let (found, expected) = (files.len(), 3 + private);
+        let [page_map, state, memory, layers @ ..] = &files[..] else {
+            return Err(FreezeError::Files { found, expected });
+        };
         if layers.len() != private {
             return Err(FreezeError::Files { found, expected });
         }
         let begun = Instant::now();
         let frozen = self.capture()?;
         let pause_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let written = self.write(&frozen, state, memory, layers);
+        let written = memory::write_all(&self.ram, page_map, memory)
+            .map_err(|source| WriteDownError::Memory { source }.into())
+            .and_then(|memory_bytes| Ok((memory_bytes, self.write(&frozen, state, layers)?)));
         if written.is_err() {
             self.go_on();
         }
         written.map(|(memory_bytes, disk_bytes)| FromVmm::Frozen { pause_us, memory_bytes, disk_bytes })
     }
 
-    fn write(&self, frozen: &Frozen, state: &File, memory: &File, layers: &[File]) -> Result<(u64, u64), FreezeError> {
-        let memory_bytes = memory::write_all(&self.ram, memory).map_err(|source| WriteDownError::Memory { source })?;
-        let mut disk_bytes = 0;
-        let private = self.disks.iter().filter_map(|disk| match disk {
+    /// Writes all but the memory; how many bytes the disks' layers have.
+    fn write(&self, frozen: &Frozen, state: &File, layers: &[File]) -> Result<u64, FreezeError> {
+        let disk_bytes = self.write_disks(layers)?;
+        file::write(frozen, state).map_err(WriteDownError::from)?;
+        Ok(disk_bytes)
+    }
+
+    /// Writes a layer for each writable disk; how many bytes.
+    pub(crate) fn write_disks(&self, layers: &[File]) -> Result<u64, FreezeError> {
+        let private: Vec<_> = self.private_disks().collect();
+        let (found, expected) = (layers.len(), private.len());
+        if found != expected {
+            return Err(FreezeError::Files { found, expected });
+        }
+        let mut bytes = 0;
+        for (disk, (top, layer)) in private.into_iter().zip(layers).enumerate() {
+            bytes += top.write_layer(layer).map_err(|source| WriteDownError::Disk { disk, source })?.stats.data_bytes;
+        }
+        Ok(bytes)
+    }
+
+    pub(crate) fn private_disks(&self) -> impl Iterator<Item = &CowDisk> {
+        self.disks.iter().filter_map(|disk| match disk {
             Disk::Private(disk) => Some(disk),
             Disk::ReadOnly(_) => None,
-        });
-        for (disk, (top, layer)) in private.zip(layers).enumerate() {
-            disk_bytes +=
-                top.write_layer(layer).map_err(|source| WriteDownError::Disk { disk, source })?.stats.data_bytes;
-        }
-        file::write(frozen, state).map_err(WriteDownError::from)?;
-        Ok((memory_bytes, disk_bytes))
+        })
     }
 }

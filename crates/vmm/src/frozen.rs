@@ -87,16 +87,22 @@ impl Frozen {
         }
     }
 
-    /// In the order of [`crate::devices`]: disks, network, vsock, rng.
+    /// Whether its guest can give memory back. What was taken before there was a way to has none.
+    pub(crate) fn has_balloon(&self) -> bool {
+        self.devices.last().is_some_and(|last| matches!(last.device, DeviceState::Balloon(_)))
+    }
+
+    /// In the order of [`crate::devices`]: disks, network, vsock, rng, balloon.
     fn devices_fit(&self) -> bool {
         let disks = self.shape.disks.len();
         let net = usize::from(self.shape.net.is_some());
-        self.devices.len() == disks + net + 2
+        self.devices.len() == disks + net + 2 + usize::from(self.has_balloon())
             && self.devices.iter().enumerate().all(|(index, state)| match &state.device {
                 DeviceState::Block(_) => index < disks,
                 DeviceState::Net(_) => net == 1 && index == disks,
                 DeviceState::Vsock(_) => index == disks + net,
                 DeviceState::Rng(_) => index == disks + net + 1,
+                DeviceState::Balloon(_) => index == disks + net + 2,
             })
     }
 }

@@ -1,6 +1,8 @@
 //! Puts a stock kernel, its initramfs and its command line into guest memory, by Linux's 64-bit boot protocol.
 //!
 //! A bzImage is entered at its 64-bit entry point and unpacks itself; an ELF vmlinux is entered where it says.
+//!
+//! Files are opened first and looked into later: between the two their process enters the jail.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -84,15 +86,42 @@ struct Loaded {
     header: setup_header,
 }
 
+/// A file of the host's, open.
+#[derive(Debug)]
+struct Opened {
+    path: PathBuf,
+    file: File,
+}
+
+impl Opened {
+    fn new(path: &Path) -> Result<Self, KernelError> {
+        let file = host_file::open_regular(path).map_err(|source| KernelError::Read { path: path.into(), source })?;
+        Ok(Self { path: path.into(), file })
+    }
+}
+
+/// What a VM boots from, open and not looked into.
+#[derive(Debug)]
+pub(crate) struct BootFiles {
+    kernel: Opened,
+    initramfs: Option<Opened>,
+}
+
+impl BootFiles {
+    pub(crate) fn open(kernel: &Path, initramfs: Option<&Path>) -> Result<Self, KernelError> {
+        Ok(Self { kernel: Opened::new(kernel)?, initramfs: initramfs.map(Opened::new).transpose()? })
+    }
+}
+
 /// Loads everything and returns where the boot CPU begins.
-pub(crate) fn load(mem: &GuestMem, kernel: &Path, initramfs: Option<&Path>, cmdline: &str) -> Result<u64, KernelError> {
-    let mut loaded = load_kernel(mem, kernel)?;
+pub(crate) fn load(mem: &GuestMem, files: BootFiles, cmdline: &str) -> Result<u64, KernelError> {
+    let mut loaded = load_kernel(mem, files.kernel)?;
     let low_end = low_ram_end(mem);
     if loaded.end > low_end {
         return Err(KernelError::NoRoom { needed_mib: (loaded.end >> 20) + 1, have_mib: low_end >> 20 });
     }
-    if let Some(path) = initramfs {
-        load_initramfs(mem, path, &mut loaded, low_end)?;
+    if let Some(initramfs) = files.initramfs {
+        load_initramfs(mem, initramfs, &mut loaded, low_end)?;
     }
     if cmdline.len() >= CMDLINE_MAX || cmdline.as_bytes().contains(&0) {
         return Err(KernelError::Cmdline { len: cmdline.len() });
@@ -103,10 +132,10 @@ pub(crate) fn load(mem: &GuestMem, kernel: &Path, initramfs: Option<&Path>, cmdl
     Ok(loaded.entry)
 }
 
-fn load_kernel(mem: &GuestMem, path: &Path) -> Result<Loaded, KernelError> {
-    let read = |source| KernelError::Read { path: path.into(), source };
-    let not = |why: &str| KernelError::NotAKernel { path: path.into(), why: why.into() };
-    let mut file = host_file::open_regular(path).map_err(read)?;
+fn load_kernel(mem: &GuestMem, kernel: Opened) -> Result<Loaded, KernelError> {
+    let Opened { path, mut file } = kernel;
+    let read = |source| KernelError::Read { path: path.clone(), source };
+    let not = |why: &str| KernelError::NotAKernel { path: path.clone(), why: why.into() };
     let length = file.metadata().map_err(read)?.len();
     if length > KERNEL_MAX {
         return Err(not("it is larger than 1 GiB"));
@@ -140,9 +169,9 @@ fn load_vmlinux(mem: &GuestMem, file: &mut File) -> Result<Loaded, String> {
     Ok(Loaded { entry: found.kernel_load.0, end: found.kernel_end.saturating_add(32 << 20), header })
 }
 
-fn load_initramfs(mem: &GuestMem, path: &Path, loaded: &mut Loaded, low_end: u64) -> Result<(), KernelError> {
-    let read = |source| KernelError::Read { path: path.into(), source };
-    let mut file = host_file::open_regular(path).map_err(read)?;
+fn load_initramfs(mem: &GuestMem, initramfs: Opened, loaded: &mut Loaded, low_end: u64) -> Result<(), KernelError> {
+    let Opened { path, mut file } = initramfs;
+    let read = |source| KernelError::Read { path: path.clone(), source };
     let length = file.metadata().map_err(read)?.len();
     let limit = match loaded.header.initrd_addr_max {
         0 => low_end,
@@ -196,6 +225,10 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+
+    fn load(mem: &GuestMem, kernel: &Path, initramfs: Option<&Path>, cmdline: &str) -> Result<u64, KernelError> {
+        super::load(mem, BootFiles::open(kernel, initramfs)?, cmdline)
+    }
 
     fn memory() -> GuestMem {
         crate::memory::map("128M".parse().unwrap()).unwrap().mem

@@ -1,12 +1,12 @@
 //! Taking up a frozen VM from its files, or refusing to: everything is checked before there is a child.
 //!
 //! A chain of memory layers is laid over each other once, in a nameless file, so that a child maps one file whatever the
-//! depth of the chain, and a page that became a child's own is one that differs.
+//! depth of the chain, and a page that became a child's own is one that differs. All children have that file: what they
+//! inherit of it can only be read.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::path::Path;
 use std::sync::Arc;
 
 use kvm_ioctls::Kvm;
@@ -121,15 +121,15 @@ impl Base {
 
 impl Template {
     /// Takes up a frozen VM.
-    pub(crate) fn load(spec: LoadSpec, files: Vec<OwnedFd>) -> Result<Self, LoadError> {
+    pub(crate) fn load(kvm: Kvm, spec: &LoadSpec, files: Vec<OwnedFd>) -> Result<Self, LoadError> {
         let found = files.len();
         let of_disk = |disk: &DiskLayers| usize::from(disk.layers) + usize::from(disk.base == DiskBase::Image);
-        let expected = 1 + usize::from(spec.memory.get()) + spec.disks.iter().map(of_disk).sum::<usize>();
+        let flat = if spec.memory.get() > 1 { 2 } else { 0 };
+        let expected = 1 + usize::from(spec.memory.get()) + spec.disks.iter().map(of_disk).sum::<usize>() + flat;
         let mut files = files.into_iter().map(File::from);
         let (true, Some(state)) = (found == expected, files.next()) else {
             return Err(LoadError::Files { found, expected });
         };
-        let kvm = Kvm::new()?;
         let frozen = file::read(&state)?;
         let unfit = |why| LoadError::Unfit { why };
         frozen.check(&cpuid::offered(&kvm)?).map_err(unfit)?;
@@ -143,10 +143,12 @@ impl Template {
             let own = files.by_ref().take(of_disk(made_of)).collect();
             disks.push(open_disk(index, *kind, *made_of, own)?);
         }
-        let ram = open_memory(frozen.shape.memory, memory, &spec.tops)?;
+        let flat = files.next().zip(files.next()).map(|(written, read)| Flat { written, read });
+        let ram = open_memory(frozen.shape.memory, memory, flat)?;
         let vcpus = rehearse(&kvm, &ram.mem, &frozen)?;
         let msr_indices = vcpu_state::msr_indices(&kvm)?.into();
-        Ok(Self { kvm: Arc::new(kvm), frozen: Arc::new(frozen), vcpus, ram, disks, tops: spec.tops, msr_indices })
+        let (kvm, frozen) = (Arc::new(kvm), Arc::new(frozen));
+        Ok(Self { kvm, frozen, vcpus, ram, disks, msr_indices, claim: None })
     }
 }
 
@@ -185,8 +187,14 @@ fn open_layers(of_what: &str, files: Vec<File>, length: Option<u64>) -> Result<V
     Ok(layers)
 }
 
-/// Maps the memory that layers add up to.
-fn open_memory(size: GuestMemorySize, files: Vec<File>, dir: &Path) -> Result<GuestRam, LoadError> {
+/// An empty file, opened twice: only the one that cannot write it is left to children.
+struct Flat {
+    written: File,
+    read: File,
+}
+
+/// Maps the memory that layers add up to, in an empty file if there is more than one.
+fn open_memory(size: GuestMemorySize, files: Vec<File>, flat: Option<Flat>) -> Result<GuestRam, LoadError> {
     let length = memory::file_len(size);
     let mut layers = open_layers("the memory", files, Some(length))?;
     if layers.len() == 1 {
@@ -194,9 +202,9 @@ fn open_memory(size: GuestMemorySize, files: Vec<File>, dir: &Path) -> Result<Gu
     }
     let failed = |source| LoadError::Flatten { source };
     let stack = Stack::open(layer::Base::Zero { length }, layers).map_err(|error| failed(io::Error::other(error)))?;
-    let flat = tempfile::tempfile_in(dir).map_err(failed)?;
-    layer::flatten(&stack, &flat).map_err(failed)?;
-    Ok(memory::map_image(size, flat)?)
+    let Flat { written, read } = flat.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    layer::flatten(&stack, &written).map_err(failed)?;
+    Ok(memory::map_image(size, read)?)
 }
 
 /// Gives the vCPUs' states to a VM that is thrown away: what cannot be restored here is found out before there is a

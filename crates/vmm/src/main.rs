@@ -4,10 +4,12 @@
 //! forkd-vmm vm         obeys the control socket on its standard input; logs to standard error
 //! forkd-vmm template   holds a frozen VM ready and forks into its children; listens on its standard input
 //! forkd-vmm probe      says as JSON whether this host's KVM can run a stock kernel
+//! forkd-vmm jail       says as JSON how VMs are confined here
 //! ```
 //!
 //! Threads of a VM: the main thread owns the control socket and every device's host side; each vCPU has a thread of its own,
-//! which touches devices only through their registers. Nothing here is asynchronous.
+//! which touches devices only through their registers. Nothing here is asynchronous. What such a process may do is in
+//! [`jail`].
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -30,9 +32,9 @@ mod freeze;
 mod frozen;
 mod generation;
 mod host_file;
+mod jail;
 mod kernel;
 mod layout;
-mod limits;
 mod load;
 mod memory;
 mod parking;
@@ -47,6 +49,7 @@ mod sys;
 mod template;
 mod vcpu;
 mod vm;
+mod warm_up;
 mod write;
 mod x86;
 
@@ -59,23 +62,29 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["vm"] => run(|stdin| serve::serve(ControlSocket::from(stdin))),
         ["template"] => run(template::serve),
-        ["probe"] => match serde_json::to_string(&probe::run()) {
-            Ok(report) => {
-                println!("{report}");
-                ExitCode::SUCCESS
-            }
-            Err(error) => {
-                eprintln!("forkd-vmm: {error}");
-                ExitCode::FAILURE
-            }
-        },
+        ["probe"] => tell(&probe::run()),
+        ["jail"] => tell(&jail::try_out()),
         ["--version"] => {
             println!("forkd-vmm {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
         }
         _ => {
-            eprintln!("forkd-vmm is started by forkd. Usage: forkd-vmm vm|template|probe|--version");
+            eprintln!("forkd-vmm is started by forkd. Usage: forkd-vmm vm|template|probe|jail|--version");
             ExitCode::from(2)
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "whoever asked reads it there")]
+fn tell(report: &impl serde::Serialize) -> ExitCode {
+    match serde_json::to_string(report) {
+        Ok(report) => {
+            println!("{report}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("forkd-vmm: {error}");
+            ExitCode::FAILURE
         }
     }
 }
@@ -85,16 +94,22 @@ fn run(serve: impl FnOnce(OwnedFd) -> Result<(), ServeError>) -> ExitCode {
     if !sys::heap::share() {
         log::warn!("each thread has a heap of its own");
     }
-    if let Err(error) = limits::raise_descriptors() {
-        log::warn!("the limit of open files stays as it is: {error}");
-    }
-    match sys::kick::install().map_err(ServeError::from).and_then(|()| serve(stdin)) {
+    match prepare().map_err(ServeError::from).and_then(|()| serve(stdin)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             log::error!("{error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// What can only be done by a process that is not confined yet.
+fn prepare() -> io::Result<()> {
+    sys::trap::install()?;
+    sys::kick::install()?;
+    sys::fork::forget_children()?;
+    warm_up::clock();
+    warm_up::threads()
 }
 
 /// A thread that panicked leaves a VM of which nobody knows the state: it ends, and whoever holds it is told.

@@ -7,9 +7,7 @@
 use std::fs::File;
 use std::io;
 
-use proto::control::PAUSED as MARK;
-use rustix::fs::{AtFlags, Mode, OFlags};
-use rustix::io::Errno;
+use proto::control::Mark;
 
 use crate::freeze::CaptureError;
 use crate::vm::Vm;
@@ -21,7 +19,7 @@ pub(crate) enum PauseError {
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// Nobody could tell.
-    #[error("its directory cannot say so: {source}")]
+    #[error("its state cannot say so: {source}")]
     Mark {
         /// What the system says.
         source: io::Error,
@@ -34,30 +32,29 @@ impl Vm {
         self.paused.is_some()
     }
 
-    /// Stops it, and says so in its directory.
-    pub(crate) fn pause(&mut self, home: Option<&File>) -> Result<(), PauseError> {
+    /// Stops it, and says so in its state.
+    pub(crate) fn pause(&mut self, state: Option<&File>) -> Result<(), PauseError> {
         if self.is_paused() {
             return Ok(());
         }
         let frozen = self.capture()?;
-        if let Some(home) = home
-            && let Err(errno) = mark(home, MARK)
+        if let Some(state) = state
+            && let Err(source) = Mark::Paused.set(state, true)
         {
             self.go_on();
-            return Err(PauseError::Mark { source: errno.into() });
+            return Err(PauseError::Mark { source });
         }
         self.paused = Some(frozen);
         Ok(())
     }
 
-    /// Lets it go on; its directory says so before it does.
-    pub(crate) fn resume(&mut self, home: Option<&File>) -> Result<(), PauseError> {
+    /// Lets it go on; its state says so before it does.
+    pub(crate) fn resume(&mut self, state: Option<&File>) -> Result<(), PauseError> {
         if !self.is_paused() {
             return Ok(());
         }
-        match home.map(|home| rustix::fs::unlinkat(home, MARK, AtFlags::empty())) {
-            None | Some(Ok(()) | Err(Errno::NOENT)) => {}
-            Some(Err(errno)) => return Err(PauseError::Mark { source: errno.into() }),
+        if let Some(state) = state {
+            Mark::Paused.set(state, false).map_err(|source| PauseError::Mark { source })?;
         }
         self.paused = None;
         self.go_on();
@@ -70,10 +67,4 @@ impl Vm {
             self.parking.resume();
         }
     }
-}
-
-/// Makes an empty file there.
-pub(crate) fn mark(home: &File, name: &str) -> Result<(), Errno> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
-    rustix::fs::openat(home, name, flags, Mode::RUSR | Mode::WUSR).map(drop)
 }

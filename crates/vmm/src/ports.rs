@@ -183,6 +183,8 @@ fn serial_register(port: u16) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn ports() -> Ports {
@@ -232,6 +234,29 @@ mod tests {
         let mut value = [0];
         new.read(scratch, &mut value);
         assert_eq!(value, [0x5a]);
+    }
+
+    proptest! {
+        /// What a guest makes of its ports can be written down, and taken up again or refused.
+        #[test]
+        fn any_guest_is_survived(accesses in prop::collection::vec(
+            (prop_oneof![PORT_SERIAL..PORT_SERIAL + SERIAL_PORTS, any::<u16>()], any::<bool>(), any::<[u8; 4]>(), 0..=4_usize),
+            0..300,
+        )) {
+            let ports = ports();
+            for (port, is_write, mut bytes, len) in accesses {
+                if is_write {
+                    ports.write(port, &bytes[..len]);
+                } else {
+                    ports.read(port, &mut bytes[..len]);
+                }
+            }
+            let line = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+            let restored = Ports::restore(&ports.state(), line, ConsoleLog::new(tempfile::tempfile().unwrap()));
+            if let Ok(restored) = restored {
+                prop_assert_eq!(restored.state(), ports.state());
+            }
+        }
     }
 
     #[test]

@@ -106,8 +106,17 @@ impl Reactor {
 
     /// Waits until something is ready and lists it in `ready`.
     pub(crate) fn wait(&self, ready: &mut Vec<(Source, Readiness)>) -> io::Result<()> {
+        self.wait_for(-1, ready)
+    }
+
+    /// Lists in `ready` what is ready now.
+    pub(crate) fn look(&self, ready: &mut Vec<(Source, Readiness)>) -> io::Result<()> {
+        self.wait_for(0, ready)
+    }
+
+    fn wait_for(&self, milliseconds: i32, ready: &mut Vec<(Source, Readiness)>) -> io::Result<()> {
         let mut events = [EpollEvent::default(); 64];
-        let count = match self.epoll.wait(-1, &mut events) {
+        let count = match self.epoll.wait(milliseconds, &mut events) {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
             Err(error) => return Err(error),
@@ -193,9 +202,11 @@ mod tests {
         let reactor = Reactor::new().unwrap();
         let fd = vmm_sys_util::eventfd::EventFd::new(0).unwrap();
         reactor.watch(&fd, Source::Queue { device: 3, queue: 1 }).unwrap();
-        fd.write(1).unwrap();
         let mut ready = Vec::new();
-        reactor.wait(&mut ready).unwrap();
+        reactor.look(&mut ready).unwrap();
+        assert!(ready.is_empty());
+        fd.write(1).unwrap();
+        reactor.look(&mut ready).unwrap();
         assert_eq!(ready[0].0, Source::Queue { device: 3, queue: 1 });
         assert!(ready[0].1.readable);
     }

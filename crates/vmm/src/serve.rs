@@ -3,18 +3,18 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use proto::control::{ControlError, ControlSocket, DISK_FULL, FromVmm, Lifetime, Outcome, RefusalCode, ToVmm, VmSpec};
+use proto::control::{ControlError, ControlSocket, FromVmm, Lifetime, Mark, Outcome, RefusalCode, ToVmm, VmSpec};
 
 use virtio::block::Quota;
 
 use crate::branch::{self, BranchError, Branched, Seed};
 use crate::controls::{Controls, Heard};
 use crate::events::{Event, Events};
-use crate::pause;
+use crate::jail::JailError;
 use crate::ports::Ending;
 use crate::reactor::{Reactor, Source};
 use crate::vm::Vm;
@@ -38,23 +38,29 @@ pub(crate) enum ServeError {
     /// A copy of the VM could not become a template.
     #[error(transparent)]
     Branch(#[from] BranchError),
+    /// The process would not be confined.
+    #[error(transparent)]
+    Jail(#[from] JailError),
 }
 
 /// Waits for a specification, runs the VM, reports its end.
 pub(crate) fn serve(control: ControlSocket) -> Result<(), ServeError> {
-    let Some((ToVmm::Boot(spec), taps)) = control.recv()? else { return Err(ServeError::NoBoot) };
+    let Some((ToVmm::Boot(spec), mut given)) = control.recv()? else { return Err(ServeError::NoBoot) };
     let (reactor, events) = (Reactor::new()?, Arc::new(Events::new()?));
     reactor.watch(events.wake(), Source::Events)?;
     let mut controls = Controls::new(Arc::clone(&reactor));
     let engine = controls.adopt(control)?;
-    match boot(&spec, taps, &reactor, &events) {
+    // The last of what came, if it has a user of its own; what is missing then is a tap, which is told.
+    let claim = spec.uid.and_then(|_| given.pop()).map(Arc::new);
+    match boot(&spec, given, &reactor, &events) {
         Ok((vm, booted)) => {
             controls.tell(engine, &booted);
             let owner = match spec.lifetime {
                 Lifetime::Connection => Owner::Connection(engine),
                 Lifetime::Detached => Owner::Nobody,
             };
-            Running { vm, reactor, events, controls, owner, home: None, quota: None }.until_the_end()
+            Running { vm, reactor, events, controls, owner, state: None, claim, quota: None, kept: Vec::new() }
+                .until_the_end()
         }
         Err(refused) => {
             controls.tell(engine, &refused);
@@ -87,10 +93,14 @@ pub(crate) struct Running {
     pub(crate) events: Arc<Events>,
     pub(crate) controls: Controls,
     pub(crate) owner: Owner,
-    /// The child's directory, locked for as long as this lives.
-    pub(crate) home: Option<File>,
+    /// What it says of itself, if anybody reads that. Locked for as long as this lives.
+    pub(crate) state: Option<File>,
+    /// What says that its user is taken.
+    pub(crate) claim: Option<Arc<OwnedFd>>,
     /// What its disks may take of the host, until it is known that the guest wanted more.
     pub(crate) quota: Option<Arc<Quota>>,
+    /// Where what was written to its disks goes when the guest powers itself off.
+    pub(crate) kept: Vec<File>,
 }
 
 /// Whose end is the VM's.
@@ -118,6 +128,7 @@ impl Running {
     pub(crate) fn until_the_end(mut self) -> Result<(), ServeError> {
         match self.run()? {
             Over::Ended(outcome) => {
+                let outcome = self.keep_disks(outcome);
                 log::info!("ended: {outcome:?}");
                 self.controls.tell_all(&FromVmm::Ended { outcome });
                 Ok(())
@@ -164,15 +175,15 @@ impl Running {
         }
     }
 
-    /// Says in the directory, once, that the guest was refused a write for want of room.
+    /// Says, once, that the guest was refused a write for want of room.
     fn note_full_disk(&mut self) {
         if !self.quota.as_ref().is_some_and(|quota| quota.was_exceeded()) {
             return;
         }
         self.quota = None;
         log::warn!("the guest has written as much to its disks as it may");
-        if let Some(Err(error)) = self.home.as_ref().map(|home| pause::mark(home, DISK_FULL)) {
-            log::warn!("its directory cannot say so: {error}");
+        if let Some(Err(error)) = self.state.as_ref().map(|state| Mark::DiskFull.set(state, true)) {
+            log::warn!("its state cannot say so: {error}");
         }
     }
 
@@ -186,6 +197,8 @@ impl Running {
             Heard::Said(ToVmm::Stop, _) => return Ok(Some(Over::Ended(Outcome::Stopped))),
             Heard::Said(ToVmm::PowerButton, _) => self.vm.press_power_button()?,
             Heard::Said(ToVmm::Freeze, files) => return Ok(self.freeze(connection, files)),
+            Heard::Said(ToVmm::KeepDisks, files) => self.kept = files.into_iter().map(File::from).collect(),
+            Heard::Said(ToVmm::ShowTops, _) => self.show_tops(connection),
             Heard::Said(ToVmm::Branch, files) => return Ok(self.branch(connection, files)),
             Heard::Said(ToVmm::Pause, _) => self.pause(connection),
             Heard::Said(ToVmm::Resume, _) => self.resume(connection),
@@ -194,6 +207,17 @@ impl Running {
             }
         }
         Ok(None)
+    }
+
+    /// A guest that has powered itself off has left its disks as they are to be found again.
+    fn keep_disks(&self, outcome: Outcome) -> Outcome {
+        if self.kept.is_empty() || outcome != Outcome::Shutdown {
+            return outcome;
+        }
+        match self.vm.write_disks(&self.kept) {
+            Ok(_) => outcome,
+            Err(error) => Outcome::Fault { message: format!("what was written to its disks is not kept: {error}") },
+        }
     }
 
     fn freeze(&mut self, connection: u32, files: Vec<OwnedFd>) -> Option<Over> {
@@ -206,6 +230,19 @@ impl Running {
         };
         self.controls.tell(connection, &told);
         over
+    }
+
+    fn show_tops(&mut self, connection: u32) {
+        match self.vm.tops() {
+            Ok(tops) => {
+                let fds: Vec<_> = tops.iter().map(AsFd::as_fd).collect();
+                self.controls.hand(connection, &FromVmm::Tops, &fds);
+            }
+            Err(error) => {
+                log::warn!("its tops cannot be shown: {error}");
+                self.controls.tell(connection, &FromVmm::BranchFailed { message: error.to_string() });
+            }
+        }
     }
 
     fn branch(&mut self, connection: u32, files: Vec<OwnedFd>) -> Option<Over> {
@@ -222,7 +259,7 @@ impl Running {
     }
 
     fn pause(&mut self, connection: u32) {
-        let told = match self.vm.pause(self.home.as_ref()) {
+        let told = match self.vm.pause(self.state.as_ref()) {
             Ok(()) => FromVmm::Paused,
             Err(error) => {
                 log::warn!("not paused: {error}");
@@ -233,7 +270,7 @@ impl Running {
     }
 
     fn resume(&mut self, connection: u32) {
-        let told = match self.vm.resume(self.home.as_ref()) {
+        let told = match self.vm.resume(self.state.as_ref()) {
             Ok(()) => FromVmm::Resumed,
             Err(error) => {
                 log::warn!("not resumed: {error}");

@@ -1,22 +1,21 @@
 //! A child's first moments: from a copy of the template to a VM of its own.
 //!
 //! What it has from the template and keeps: memory, the frozen state, `/dev/kvm`, the disks' lower layers. Everything
-//! else it makes itself, in its own directory. It starts no thread before the vCPUs' and executes no program.
+//! else was handed to it with the request. It starts no thread before the vCPUs', opens no file and executes no program.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proto::control::{ChildDescriptor, ChildSpec, ControlError, ControlSocket, FromVmm, Lifetime, RefusalCode, listen};
+use proto::control::{
+    ChildDescriptor, ChildSpec, ControlError, ControlSocket, FromVmm, Lifetime, RefusalCode, begin_listening,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::FlockOperation;
 use virtio::block::{CowDisk, Quota};
 
 use crate::assembly::{BuildError, host_error};
-use crate::bounded_log;
 use crate::controls::Controls;
 use crate::devices::{Disk, Parts};
 use crate::events::Events;
@@ -24,8 +23,10 @@ use crate::load::Base;
 use crate::reactor::{Reactor, Source};
 use crate::serve::{Owner, Running, ServeError};
 use crate::stages::Stages;
+use crate::sys::trap;
 use crate::template::Template;
 use crate::vm::Vm;
+use crate::{bounded_log, jail};
 
 /// For how long one that does not read what it asked for is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,8 +43,15 @@ pub(crate) struct Newborn {
 /// The descriptors that came for a child.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
+    state: Option<OwnedFd>,
+    log: Option<OwnedFd>,
+    console: Option<OwnedFd>,
+    control: Option<OwnedFd>,
+    vsock: Option<OwnedFd>,
+    tops: Vec<OwnedFd>,
     tap: Option<OwnedFd>,
     cgroup: Option<OwnedFd>,
+    claim: Option<OwnedFd>,
 }
 
 impl Given {
@@ -51,21 +59,55 @@ impl Given {
     pub(crate) fn take(kinds: &[ChildDescriptor], fds: &mut impl Iterator<Item = OwnedFd>) -> Self {
         let mut given = Self::default();
         for (kind, fd) in kinds.iter().zip(fds) {
-            match kind {
-                ChildDescriptor::Tap => given.tap = Some(fd),
-                ChildDescriptor::Cgroup => given.cgroup = Some(fd),
-            }
+            let place = match kind {
+                ChildDescriptor::State => &mut given.state,
+                ChildDescriptor::Log => &mut given.log,
+                ChildDescriptor::Console => &mut given.console,
+                ChildDescriptor::Control => &mut given.control,
+                ChildDescriptor::Vsock => &mut given.vsock,
+                ChildDescriptor::Tap => &mut given.tap,
+                ChildDescriptor::Cgroup => &mut given.cgroup,
+                ChildDescriptor::Claim => &mut given.claim,
+                ChildDescriptor::Top => {
+                    given.tops.push(fd);
+                    continue;
+                }
+            };
+            *place = Some(fd);
         }
         given
     }
 }
 
+/// What a template's children would lack if these came for each of them, or have too much of; a sentence.
+pub(crate) fn lacks(kinds: &[ChildDescriptor], template: &Template) -> Option<String> {
+    let of_kind = |kind| kinds.iter().filter(|each| **each == kind).count();
+    let needed = [
+        (ChildDescriptor::State, 1),
+        (ChildDescriptor::Log, 1),
+        (ChildDescriptor::Console, 1),
+        (ChildDescriptor::Control, 1),
+        (ChildDescriptor::Vsock, 1),
+        (ChildDescriptor::Top, usize::from(template.tops())),
+        (ChildDescriptor::Tap, usize::from(template.frozen.shape.net.is_some())),
+    ];
+    let wrong = needed.into_iter().find(|(kind, count)| of_kind(*kind) != *count);
+    if let Some((kind, count)) = wrong {
+        return Some(format!("a child needs {count} of {kind:?}; {kinds:?} came"));
+    }
+    let optional = [ChildDescriptor::Cgroup, ChildDescriptor::Claim];
+    let doubled = optional.into_iter().find(|kind| of_kind(*kind) > 1)?;
+    Some(format!("a child has no more than one of {doubled:?}; {kinds:?} came"))
+}
+
 /// Becomes a VM, tells whoever asked for it, and lives until the VM ends.
 pub(crate) fn live(template: &mut Template, newborn: Newborn, asker: ControlSocket) -> Result<(), ServeError> {
     let mut stages = Stages::start();
-    let Newborn { spec, given: Given { tap, cgroup } } = newborn;
-    let joined = join(cgroup).map_err(host_error("the child its control group, and so its limits"));
-    let settled = joined.and_then(|()| settle(template, &spec, tap, &mut stages));
+    let Newborn { spec, mut given } = newborn;
+    let begun = begin(&mut given).map_err(host_error("the child its log, its control group, and so its limits"));
+    let confined = begun.and_then(|()| Ok(jail::settle_as_child(spec.uid, spec.own_cores)?));
+    stages.done("jail");
+    let settled = confined.and_then(|()| settle(template, &spec, given, &mut stages));
     let mut running = match settled {
         Ok(settled) => settled,
         Err(error) => {
@@ -109,68 +151,89 @@ pub(crate) fn tell(asker: &ControlSocket, event: &FromVmm) -> Result<(), Control
 }
 
 /// Moves this process into its control group, if it has one.
-pub(crate) fn join(cgroup: Option<OwnedFd>) -> io::Result<()> {
+fn join(cgroup: Option<OwnedFd>) -> io::Result<()> {
     let Some(cgroup) = cgroup else { return Ok(()) };
     // To the system, 0 is whoever writes it.
     rustix::io::retry_on_intr(|| rustix::io::write(&cgroup, b"0"))?;
     Ok(())
 }
 
+/// Logs to where it shall, and is counted where it shall be, before anything else.
+fn begin(given: &mut Given) -> io::Result<()> {
+    if let Some(log) = given.log.take() {
+        rustix::stdio::dup2_stderr(&log)?;
+        bounded_log::begin_anew();
+    }
+    trap::report_to(given.state.as_ref().map(AsFd::as_fd));
+    join(given.cgroup.take())
+}
+
 /// Makes everything of the child's own.
-fn settle(
-    template: &mut Template,
-    spec: &ChildSpec,
-    tap: Option<OwnedFd>,
-    stages: &mut Stages,
-) -> Result<Running, BuildError> {
-    let home = occupy(&spec.dir).map_err(host_error("the child's directory"))?;
-    let listener = listen(&spec.dir.join("control.sock")).map_err(host_error("a control socket"))?;
-    let console = spec.dir.join("console.log");
-    let console = File::create(&console).map_err(|source| BuildError::Console { path: console, source })?;
+fn settle(template: &mut Template, spec: &ChildSpec, given: Given, stages: &mut Stages) -> Result<Running, BuildError> {
+    // Nobody is born without, as `lacks` has seen.
+    let (Some(state), Some(console), Some(control), Some(vsock)) =
+        (given.state, given.console, given.control, given.vsock)
+    else {
+        return Err(host_error("what a child is given")(io::ErrorKind::NotFound.into()));
+    };
+    let state = File::from(state);
+    begin_listening(&control).map_err(host_error("a control socket"))?;
+    begin_listening(&vsock).map_err(host_error("a vsock socket"))?;
+    still_wanted(&state).map_err(host_error("the child its life"))?;
     let reactor = Reactor::new().map_err(host_error("an epoll"))?;
     let events = Arc::new(Events::new().map_err(host_error("an event descriptor"))?);
     reactor.watch(events.wake(), Source::Events).map_err(host_error("an epoll entry"))?;
     let mut controls = Controls::new(Arc::clone(&reactor));
-    controls.listen(listener).map_err(host_error("an epoll entry"))?;
-    stages.done("directory");
+    controls.listen(control).map_err(host_error("an epoll entry"))?;
+    stages.done("sockets");
     let quota = spec.disk_limit.map(|bytes| Arc::new(Quota::new(bytes)));
-    let devices = parts(template, spec, tap, quota.as_ref())?.build()?;
-    stages.done("devices");
-    let vm = Vm::restore(template, devices, console, &reactor, &events, stages)?;
-    Ok(Running { vm, reactor, events, controls, owner: Owner::Nobody, home: Some(home), quota })
-}
-
-/// Says to whoever looks at the directory that somebody lives there, and logs into it.
-fn occupy(dir: &Path) -> io::Result<File> {
-    let home = File::open(dir)?;
-    rustix::fs::flock(&home, FlockOperation::NonBlockingLockShared)?;
-    let log = File::create(dir.join("vmm.log"))?;
-    rustix::stdio::dup2_stderr(&log)?;
-    bounded_log::begin_anew();
-    Ok(home)
-}
-
-fn parts(
-    template: &mut Template,
-    spec: &ChildSpec,
-    tap: Option<OwnedFd>,
-    quota: Option<&Arc<Quota>>,
-) -> Result<Parts, BuildError> {
+    let disks = disks(template, given.tops, quota.as_ref())?;
     let shape = &template.frozen.shape;
+    let (taps, balloon) = (given.tap.into_iter().collect(), template.frozen.has_balloon());
+    let parts = Parts { disks, net: shape.net, taps, cid: shape.cid, vsock, balloon };
+    let devices = parts.build()?;
+    stages.done("devices");
+    let vm = Vm::restore(template, devices, console.into(), &reactor, &events, stages)?;
+    // Who has none of its own is of the template's user.
+    let claim = given.claim.map(Arc::new).or_else(|| template.claim.clone());
+    Ok(Running {
+        vm,
+        reactor,
+        events,
+        controls,
+        owner: Owner::Nobody,
+        state: Some(state),
+        claim,
+        quota,
+        kept: Vec::new(),
+    })
+}
+
+/// Whoever gives a child up before having heard of it first takes the name of its state away and then calls it. A child
+/// looks for that name once it can be called: so one of the two finds the other.
+fn still_wanted(state: &File) -> io::Result<()> {
+    match rustix::fs::fstat(state)?.st_nlink {
+        0 => Err(io::Error::new(io::ErrorKind::NotFound, "nobody wants it any more")),
+        _ => Ok(()),
+    }
+}
+
+fn disks(template: &mut Template, tops: Vec<OwnedFd>, quota: Option<&Arc<Quota>>) -> Result<Vec<Disk>, BuildError> {
     let mut disks = Vec::with_capacity(template.disks.len());
+    let mut tops = tops.into_iter().map(File::from);
     for base in std::mem::take(&mut template.disks) {
         disks.push(match base {
             Base::ReadOnly(disk) => Disk::ReadOnly(disk),
             Base::Private(layers) => {
-                let disk = CowDisk::over(layers, &template.tops);
+                let top = tops.next().ok_or_else(|| io::ErrorKind::NotFound.into());
+                let disk = top.and_then(|top| CowDisk::over(layers, top));
                 let disk = disk.map_err(host_error("a place for the guest's writes"))?;
                 quota.into_iter().for_each(|quota| disk.limit(Arc::clone(quota)));
                 Disk::Private(disk)
             }
         });
     }
-    let vsock = spec.dir.join("vsock.sock");
-    Ok(Parts { disks, net: shape.net, taps: tap.into_iter().collect(), cid: shape.cid, vsock })
+    Ok(disks)
 }
 
 #[cfg(test)]
@@ -185,7 +248,7 @@ mod tests {
         let mut fds = pipes.into_iter().flat_map(|(reader, writer)| [reader, writer]);
         let kinds = [ChildDescriptor::Tap, ChildDescriptor::Cgroup];
         for _ in 0..2 {
-            let Given { tap: Some(reader), cgroup: Some(writer) } = Given::take(&kinds, &mut fds) else {
+            let Given { tap: Some(reader), cgroup: Some(writer), .. } = Given::take(&kinds, &mut fds) else {
                 panic!("both came")
             };
             join(Some(writer)).unwrap();

@@ -7,17 +7,16 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kvm_ioctls::Kvm;
 use proto::control::{ChildDescriptor, ChildSpec, ForkedChild, FromVmm, LoadSpec, RefusalCode, ToVmm, WriteSpec};
 
 use crate::controls::{Controls, Heard};
 use crate::frozen::Frozen;
-use crate::load::Base;
+use crate::jail;
+use crate::load::{Base, LoadError};
 use crate::memory::GuestRam;
 use crate::reactor::{Reactor, Source};
 use crate::serve::ServeError;
@@ -25,9 +24,6 @@ use crate::spawn::{self, Given, Newborn};
 use crate::sys::fork::{self, Forked};
 use crate::write::{self, Writer};
 use crate::x86::ready_vcpu::ReadyVcpu;
-
-/// How many milliseconds a thread that is over may stay.
-const PATIENCE: u32 = 1000;
 
 const NOT_LOADED: &str = "the template has not loaded yet";
 
@@ -39,36 +35,71 @@ pub(crate) struct Template {
     pub(crate) vcpus: Vec<ReadyVcpu>,
     pub(crate) ram: GuestRam,
     pub(crate) disks: Vec<Base>,
-    pub(crate) tops: PathBuf,
     pub(crate) msr_indices: Arc<[u32]>,
+    /// What says that its user is taken, if it has one that its children cannot change.
+    pub(crate) claim: Option<Arc<OwnedFd>>,
+}
+
+impl Template {
+    /// How many of its disks a child writes to.
+    pub(crate) fn tops(&self) -> u8 {
+        let private = self.disks.iter().filter(|disk| matches!(disk, Base::Private(_))).count();
+        u8::try_from(private).unwrap_or(u8::MAX)
+    }
 }
 
 /// Waits for a snapshot, then forks children until it is told to stop.
 pub(crate) fn serve(listener: OwnedFd) -> Result<(), ServeError> {
-    fork::forget_children()?;
-    warm_up()?;
-    keep(None, listener)
+    let kvm = Kvm::new();
+    jail::enter_as_template()?;
+    keep(Held::Nothing(kvm), listener)
+}
+
+/// What a template holds.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// Nothing yet; what it will be made with, if that can be used.
+    Nothing(Result<Kvm, kvm_ioctls::Error>),
+    /// A VM.
+    Vm(Template),
+}
+
+impl Held {
+    const fn template(&self) -> Option<&Template> {
+        match self {
+            Self::Nothing(_) => None,
+            Self::Vm(template) => Some(template),
+        }
+    }
 }
 
 /// Forks children until it is told to stop. They return from here too, when they end.
-pub(crate) fn keep(template: Option<Template>, listener: OwnedFd) -> Result<(), ServeError> {
+pub(crate) fn keep(held: Held, listener: OwnedFd) -> Result<(), ServeError> {
     let reactor = Reactor::new()?;
     let mut controls = Controls::new(Arc::clone(&reactor));
     controls.listen(listener)?;
-    let mut keeper = Keeper { template, controls };
-    let mut ready = Vec::new();
+    let mut keeper = Keeper { held, controls };
+    let (mut ready, mut stopping) = (Vec::new(), false);
     loop {
-        reactor.wait(&mut ready)?;
+        if stopping {
+            // Who asked before it was told to stop is still served: the next template is not there yet.
+            reactor.look(&mut ready)?;
+            if ready.is_empty() {
+                return Ok(());
+            }
+        } else {
+            reactor.wait(&mut ready)?;
+        }
         for (source, _) in &ready {
             match *source {
                 Source::Listener => keeper.controls.accept(),
                 Source::Control { connection } => match keeper.obey(connection) {
                     Obeyed::Done => {}
-                    Obeyed::Stopped => return Ok(()),
+                    Obeyed::Stopped => stopping = true,
                     Obeyed::Copied(errand) => {
                         drop(reactor);
-                        let Keeper { template, controls } = keeper;
-                        let (Some(mut template), Some(asker)) = (template, controls.keep_only(connection)) else {
+                        let Keeper { held, controls } = keeper;
+                        let (Held::Vm(mut template), Some(asker)) = (held, controls.keep_only(connection)) else {
                             return Ok(());
                         };
                         return match *errand {
@@ -83,24 +114,8 @@ pub(crate) fn keep(template: Option<Template>, listener: OwnedFd) -> Result<(), 
     }
 }
 
-/// The first thread of a process makes the libraries look up and set up what all later ones use. Done here, no child has
-/// to; and the thread's stack stays behind for the child's own first thread.
-fn warm_up() -> Result<(), ServeError> {
-    if thread::Builder::new().spawn(|| {})?.join().is_err() {
-        log::warn!("a thread that does nothing failed");
-    }
-    // It is over, but the system may still be about to forget it.
-    for _ in 0..PATIENCE {
-        if fork::alone()? {
-            return Ok(());
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    Err(io::Error::other("a thread that is over does not go").into())
-}
-
 struct Keeper {
-    template: Option<Template>,
+    held: Held,
     controls: Controls,
 }
 
@@ -124,7 +139,7 @@ impl Keeper {
         match self.controls.hear(connection) {
             Heard::Gone | Heard::Nothing => Obeyed::Done,
             Heard::Said(ToVmm::Stop, _) => Obeyed::Stopped,
-            Heard::Said(ToVmm::Load(spec), files) if self.template.is_none() => self.load(connection, spec, files),
+            Heard::Said(ToVmm::Load(spec), files) => self.load(connection, &spec, files),
             Heard::Said(ToVmm::Spawn { children, descriptors }, fds) => {
                 self.spawn(connection, children, &descriptors, fds)
             }
@@ -137,13 +152,23 @@ impl Keeper {
     }
 
     /// A template that could not load is of no use and ends.
-    fn load(&mut self, connection: u32, spec: LoadSpec, files: Vec<OwnedFd>) -> Obeyed {
+    fn load(&mut self, connection: u32, spec: &LoadSpec, files: Vec<OwnedFd>) -> Obeyed {
         let begun = Instant::now();
-        match Template::load(spec, files) {
+        let nothing = Held::Nothing(Err(kvm_ioctls::Error::new(libc::EBUSY)));
+        let kvm = match std::mem::replace(&mut self.held, nothing) {
+            Held::Nothing(kvm) => kvm,
+            Held::Vm(template) => {
+                log::warn!("connection {connection} has something to load for a template that has loaded");
+                self.held = Held::Vm(template);
+                return Obeyed::Done;
+            }
+        };
+        match kvm.map_err(LoadError::from).and_then(|kvm| Template::load(kvm, spec, files)) {
             Ok(template) => {
-                self.template = Some(template);
-                let setup_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-                self.controls.tell(connection, &FromVmm::Loaded { setup_us });
+                let (setup_us, tops) = (begun.elapsed().as_micros(), template.tops());
+                self.held = Held::Vm(template);
+                let setup_us = u64::try_from(setup_us).unwrap_or(u64::MAX);
+                self.controls.tell(connection, &FromVmm::Loaded { setup_us, tops });
                 Obeyed::Done
             }
             Err(error) => {
@@ -191,7 +216,7 @@ impl Keeper {
 
     /// Whatever keeps the writer from writing it says itself.
     fn write(&mut self, connection: u32, spec: WriteSpec, files: Vec<OwnedFd>) -> Obeyed {
-        let why = if self.template.is_none() { Some(NOT_LOADED.to_owned()) } else { cannot_fork() };
+        let why = if self.held.template().is_none() { Some(NOT_LOADED.to_owned()) } else { cannot_fork() };
         let forked = why.map_or_else(fork::fork, |why| Err(io::Error::other(why)));
         match forked {
             Ok(Forked::Child) => return Obeyed::Copied(Box::new(Errand::Write(Writer { spec, files }))),
@@ -208,12 +233,12 @@ impl Keeper {
     }
 
     fn cannot_spawn(&self, children: usize, kinds: &[ChildDescriptor], fds: usize) -> Option<String> {
-        let Some(template) = &self.template else { return Some(NOT_LOADED.to_owned()) };
-        let of_kind = |kind| kinds.iter().filter(|each| **each == kind).count();
-        let (taps, groups) = (of_kind(ChildDescriptor::Tap), of_kind(ChildDescriptor::Cgroup));
-        let needed = usize::from(template.frozen.shape.net.is_some());
-        if taps != needed || groups > 1 {
-            return Some(format!("a child needs {needed} taps and no more than one group; {kinds:?} came"));
+        let Some(template) = self.held.template() else { return Some(NOT_LOADED.to_owned()) };
+        // None at all are for a question whether it could.
+        if children > 0
+            && let Some(why) = spawn::lacks(kinds, template)
+        {
+            return Some(why);
         }
         if Some(fds) != children.checked_mul(kinds.len()) {
             return Some(format!("{fds} descriptors came for {children} children, of each kind of {kinds:?}"));

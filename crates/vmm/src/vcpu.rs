@@ -10,6 +10,7 @@ use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use crate::bus::Bus;
 use crate::events::{Event, Events};
+use crate::jail::{Kind, confine};
 use crate::parking::Parking;
 use crate::ports::Ending;
 use crate::sys::kick::Kickable;
@@ -42,7 +43,8 @@ pub(crate) struct Vcpu {
 pub(crate) fn start(id: u8, mut vcpu: Vcpu, around: Surroundings) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(format!("vcpu{id}")).spawn(move || {
         let kickable = Kickable::new(&mut vcpu.fd);
-        let ended = run(&mut vcpu, usize::from(id), &around);
+        let confined = confine(Kind::Vcpu).map_err(|error| error.to_string());
+        let ended = confined.and_then(|()| run(&mut vcpu, usize::from(id), &around));
         drop(kickable);
         let event = ended.unwrap_or_else(|message| Event::Fault { message: format!("vCPU {id}: {message}") });
         around.events.raise(event);

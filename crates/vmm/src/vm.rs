@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -16,6 +15,7 @@ use crate::console::ConsoleLog;
 use crate::devices::{Devices, Disk, Parts};
 use crate::events::Events;
 use crate::frozen::{DiskKind, Frozen, ShapeV1};
+use crate::kernel::BootFiles;
 use crate::layout::{IRQ_GENERATION, IRQ_POWER_BUTTON, IRQ_SERIAL};
 use crate::memory::{self, GuestRam};
 use crate::parking::Parking;
@@ -27,7 +27,7 @@ use crate::template::Template;
 use crate::vcpu::Vcpu;
 use crate::x86::ready_vcpu::ReadyVcpu;
 use crate::x86::{acpi, cpuid, registers, vcpu_state};
-use crate::{generation, kernel, vcpu};
+use crate::{generation, jail, kernel, vcpu};
 
 /// A VM whose vCPUs run. Their threads run until the process ends, whatever becomes of this.
 #[derive(Debug)]
@@ -38,8 +38,6 @@ pub(crate) struct Vm {
     pub(crate) ram: GuestRam,
     pub(crate) devices: Wired,
     pub(crate) disks: Vec<Disk>,
-    /// Where the tops of its disks are made.
-    pub(crate) tops: PathBuf,
     pub(crate) bus: Arc<Bus>,
     pub(crate) parking: Arc<Parking>,
     pub(crate) threads: Vec<JoinHandle<()>>,
@@ -60,23 +58,27 @@ impl Vm {
         let kvm = Kvm::new().map_err(|source| BuildError::Open { source })?;
         let ram = memory::map(spec.memory)?;
         let mem = &ram.mem;
-        let entry = kernel::load(mem, &spec.kernel, spec.initramfs.as_deref(), &spec.cmdline)?;
+        let files = BootFiles::open(&spec.kernel, spec.initramfs.as_deref())?;
+        let parts = Parts::new(spec, taps)?;
+        let console =
+            File::create(&spec.console).map_err(|source| BuildError::Console { path: spec.console.clone(), source })?;
+        // Everything is open, nothing was looked into, and nothing of the guest's has run.
+        jail::enter_as_vm(spec.uid)?;
+        let entry = kernel::load(mem, files, &spec.cmdline)?;
         registers::write_tables(mem)?;
         generation::write_new(mem).map_err(host_error("a VM generation id"))?;
-        let devices = Parts::new(spec, taps)?.build()?;
+        let devices = parts.build()?;
         let count = u32::try_from(devices.virtio.len()).unwrap_or(u32::MAX);
         acpi::write(mem, spec.vcpus.get(), count)?;
 
         let fd = assembly::create_vm(&kvm, mem, &mut Stages::start())?;
         let vcpus = boot_vcpus(&kvm, &fd, spec.vcpus.get(), entry)?;
         let wired = assembly::wire_all(&fd, devices.virtio, None, mem, reactor)?;
-        let console =
-            File::create(&spec.console).map_err(|source| BuildError::Console { path: spec.console.clone(), source })?;
         let ports = Ports::new(assembly::irq_line(&fd, IRQ_SERIAL)?, ConsoleLog::new(console));
         let msr_indices = vcpu_state::msr_indices(&kvm).map_err(kvm_error("its list of MSRs"))?.into();
         let kvm = Arc::new(kvm);
         let assembled = Assembled { kvm, fd, shape: shape(spec), ram, wired, disks: devices.disks, ports };
-        assembled.run(vcpus, tops(spec), msr_indices, events)
+        assembled.run(vcpus, msr_indices, events)
     }
 
     /// Goes on from where a VM was frozen, as a VM of a new generation.
@@ -103,7 +105,7 @@ impl Vm {
         stages.done("wiring");
         let (kvm, shape) = (Arc::clone(&from.kvm), frozen.shape.clone());
         let assembled = Assembled { kvm, fd, shape, ram, wired, disks: devices.disks, ports };
-        assembled.run(vcpus, from.tops.clone(), Arc::clone(&from.msr_indices), events)
+        assembled.run(vcpus, Arc::clone(&from.msr_indices), events)
     }
 
     /// Presses the power button.
@@ -151,13 +153,7 @@ struct Assembled {
 }
 
 impl Assembled {
-    fn run(
-        self,
-        mut vcpus: Vec<Vcpu>,
-        tops: PathBuf,
-        msr_indices: Arc<[u32]>,
-        events: &Arc<Events>,
-    ) -> Result<Vm, BuildError> {
+    fn run(self, mut vcpus: Vec<Vcpu>, msr_indices: Arc<[u32]>, events: &Arc<Events>) -> Result<Vm, BuildError> {
         for vcpu in &mut vcpus {
             fork::withhold(&mut vcpu.fd, &self.fd).map_err(host_error("a page of its own for a vCPU"))?;
         }
@@ -172,7 +168,7 @@ impl Assembled {
         let start = |(vcpu, id)| vcpu::start(id, vcpu, around.clone()).map_err(host_error("a vCPU thread"));
         let threads = vcpus.into_iter().zip(0..).map(start).collect::<Result<_, _>>()?;
         let Self { kvm, fd, shape, ram, wired: devices, disks, .. } = self;
-        Ok(Vm { kvm, fd, shape, ram, devices, disks, tops, bus, parking, threads, msr_indices, paused: None })
+        Ok(Vm { kvm, fd, shape, ram, devices, disks, bus, parking, threads, msr_indices, paused: None })
     }
 }
 
@@ -188,15 +184,6 @@ fn shape(spec: &VmSpec) -> ShapeV1 {
         net: spec.net,
         cid: spec.vsock.cid,
     }
-}
-
-/// Where the first of its disks has its top; all of them do there.
-fn tops(spec: &VmSpec) -> PathBuf {
-    let dirs = spec.disks.iter().filter_map(|disk| match &disk.access {
-        DiskAccess::PrivateTop { dir } => Some(dir.clone()),
-        DiskAccess::ReadOnly => None,
-    });
-    dirs.into_iter().next().unwrap_or_else(std::env::temp_dir)
 }
 
 fn boot_vcpus(kvm: &Kvm, fd: &VmFd, count: u8, entry: u64) -> Result<Vec<Vcpu>, BuildError> {

@@ -8,6 +8,7 @@ use layer::{Base as Below, Layer, LayerError, Stack, StackError};
 use proto::control::{ControlSocket, Extent, FromVmm, WriteSpec};
 
 use crate::frozen::{WriteDownError, file, memory};
+use crate::jail::{JailError, Kind, confine};
 use crate::load::Base;
 use crate::memory::file_len;
 use crate::serve::ServeError;
@@ -56,6 +57,7 @@ pub(crate) struct Writer {
 
 /// Writes the template down and tells whoever asked.
 pub(crate) fn run(template: &Template, writer: Writer, asker: &ControlSocket) -> Result<(), ServeError> {
+    confine(Kind::Writer).map_err(JailError::from)?;
     if let Err(error) = rustix::process::nice(NICENESS) {
         log::info!("writing is as important as everything else: {error}");
     }
@@ -75,18 +77,20 @@ fn write(template: &Template, writer: Writer) -> Result<(u64, u64), WriteError> 
         Extent::Full => 0,
         Extent::Diff { memory_layers } => usize::from(memory_layers.get()),
     };
-    let (found, expected) = (writer.files.len(), 2 + private.len() + parents);
+    let (found, expected) = (writer.files.len(), 3 + private.len() + parents);
     let mut files = writer.files.into_iter().map(File::from);
-    let (true, Some(state), Some(memory)) = (found == expected, files.next(), files.next()) else {
+    let (true, Some(page_map), Some(state), Some(memory)) =
+        (found == expected, files.next(), files.next(), files.next())
+    else {
         return Err(WriteError::Files { found, expected });
     };
     let layers: Vec<File> = files.by_ref().take(private.len()).collect();
     let failed = |source| WriteDownError::Memory { source };
     let memory_bytes = match writer.spec.extent {
-        Extent::Full => memory::write_all(&template.ram, &memory).map_err(failed)?,
+        Extent::Full => memory::write_all(&template.ram, &page_map, &memory).map_err(failed)?,
         Extent::Diff { .. } => {
             let parent = parent(template, files)?;
-            memory::write_diff(&template.ram, &parent, &memory).map_err(failed)?
+            memory::write_diff(&template.ram, &page_map, &parent, &memory).map_err(failed)?
         }
     };
     let mut disk_bytes = 0;

@@ -1,6 +1,7 @@
 //! From a live template to a snapshot in the store, while everybody goes on.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -14,9 +15,12 @@ use crate::cancel::Cancel;
 use crate::console;
 use crate::hearing::{Waited, hear};
 use crate::pidfd::Process;
+use crate::{page_map, written};
 
 /// How long the template may take to fork the writer.
 const FORK_LIMIT: Duration = Duration::from_secs(60);
+/// How long a writer that is done may take to end; it has much memory to give back.
+const END_PATIENCE: Duration = Duration::from_secs(30);
 /// How long the snapshot below may take to be written: all of its memory, to a disk that may be slow.
 const PARENT_LIMIT: Duration = Duration::from_secs(3600);
 /// Between two looks at it.
@@ -76,8 +80,11 @@ fn write_over(
     for disk in 0..staged.disk_count() {
         files.push(staged.layer(disk)?);
     }
+    let own = files.len();
     files.extend(lower);
     let (memory_bytes, disk_bytes) = have_written(branch, extent, &files, cancel)?;
+    files.truncate(own);
+    written::close(files).map_err(|error| BranchError::Write { message: error.to_string() })?;
     Ok(Written { described: describe(below.manifest(), branch), memory_bytes, disk_bytes })
 }
 
@@ -111,19 +118,33 @@ fn have_written(
     cancel: Option<&Cancel>,
 ) -> Result<(u64, u64), BranchError> {
     let control = branch.template.another_connection()?;
-    let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+    let failed = |source| BranchError::Io { action: "look at the template's memory", source };
+    let page_map = page_map::open(branch.template.process.pid()).map_err(failed)?;
+    // As long as it lives the number is its own; the page map of nobody else is handed to it.
+    if branch.template.process.wait(Instant::now()).map_err(failed)? {
+        return Err(BranchError::WriterDied { log: console::tail(&branch.template.place.log()) });
+    }
+    let fds: Vec<_> = std::iter::once(&page_map).chain(files).map(AsFd::as_fd).collect();
     control.send(&ToVmm::Write(WriteSpec { id: branch.tag.to_string(), extent }), &fds)?;
     let died = || BranchError::WriterDied { log: console::tail(&branch.template.place.log()) };
     let failed = |source| BranchError::Io { action: "watch the process that writes", source };
-    // The writer may be quicker to speak than the template.
-    let writer = match hear(&control, Instant::now() + FORK_LIMIT, None)? {
-        Waited::Event(FromVmm::Forked { children }) => children.first().map(|writer| writer.pid).ok_or_else(died)?,
-        Waited::Event(FromVmm::Written { memory_bytes, disk_bytes }) => return Ok((memory_bytes, disk_bytes)),
-        Waited::Event(FromVmm::WriteFailed { message }) => return Err(BranchError::Write { message }),
-        Waited::Event(_) | Waited::Gone | Waited::TimedOut | Waited::Cancelled => return Err(died()),
+    let mut done = None;
+    let writer = loop {
+        match hear(&control, Instant::now() + FORK_LIMIT, None)? {
+            Waited::Event(FromVmm::Forked { children }) => break children.first().ok_or_else(died)?.pid,
+            // The writer may be quicker to speak than the template.
+            Waited::Event(FromVmm::Written { memory_bytes, disk_bytes }) if done.is_none() => {
+                done = Some((memory_bytes, disk_bytes));
+            }
+            Waited::Event(FromVmm::WriteFailed { message }) => return Err(BranchError::Write { message }),
+            Waited::Event(_) | Waited::Gone | Waited::TimedOut | Waited::Cancelled => return Err(died()),
+        }
     };
     // One that is over already has said what it had to say.
-    let writer = Process::open(writer).map_err(failed)?;
+    let writer = branch.template.child(writer).map_err(failed)?;
+    if let Some(done) = done {
+        return end(writer.as_ref()).map(|()| done).map_err(failed);
+    }
     let called_off = !wait(&control, writer.as_ref(), cancel).map_err(failed)?;
     if called_off {
         if let Some(writer) = writer {
@@ -132,15 +153,27 @@ fn have_written(
         return Err(BranchError::Cancelled);
     }
     match hear(&control, Instant::now(), None)? {
-        Waited::Event(FromVmm::Written { memory_bytes, disk_bytes }) => Ok((memory_bytes, disk_bytes)),
+        Waited::Event(FromVmm::Written { memory_bytes, disk_bytes }) => {
+            end(writer.as_ref()).map(|()| (memory_bytes, disk_bytes)).map_err(failed)
+        }
         Waited::Event(FromVmm::WriteFailed { message }) => Err(BranchError::Write { message }),
         Waited::Event(_) | Waited::Gone | Waited::TimedOut | Waited::Cancelled => Err(died()),
     }
 }
 
+/// Waits until a writer that is done is over, and has let go of its files.
+fn end(writer: Option<&Process>) -> io::Result<()> {
+    let Some(writer) = writer else { return Ok(()) };
+    if !writer.wait(Instant::now() + END_PATIENCE)? {
+        writer.kill()?;
+        writer.wait(Instant::now() + END_PATIENCE)?;
+    }
+    Ok(())
+}
+
 /// Waits for what the writer says, or for its end; false when it is called off. There is no time limit: as long as it
 /// lives, it writes. The template holds the same connection, so the end of that tells nothing.
-fn wait(control: &ControlSocket, writer: Option<&Process>, cancel: Option<&Cancel>) -> std::io::Result<bool> {
+fn wait(control: &ControlSocket, writer: Option<&Process>, cancel: Option<&Cancel>) -> io::Result<bool> {
     let Some(writer) = writer else { return Ok(true) };
     loop {
         let mut fds = vec![PollFd::new(control, PollFlags::IN), PollFd::new(writer, PollFlags::IN)];
@@ -163,6 +196,7 @@ fn describe(parent: &Manifest, branch: &Branch) -> Described {
         network: parent.network,
         egress: branch.egress.as_ref().map(|egress| egress.to_string().into()),
         interpreter: parent.interpreter,
+        ports: parent.ports.clone(),
         pause_us: Some(branch.pause_us),
     }
 }

@@ -52,12 +52,24 @@ fn tun() -> Check {
 
 fn nftables() -> Check {
     match netfilter::has_nftables() {
-        Ok(true) => Check::pass("nftables", "the kernel answers"),
+        Ok(true) => forwarding(net::not_forwarded().ok().flatten()),
         Ok(false) => Check::warn("nftables", "the kernel does not know nftables", "`modprobe nf_tables`"),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Check::warn("nftables", "only root may ask", "run as root, or with CAP_NET_ADMIN")
         }
         Err(error) => Check::warn("nftables", format!("the kernel cannot be asked: {error}"), "`modprobe nfnetlink`"),
+    }
+}
+
+/// A host that did not forward before it had to for sandboxes forwards nothing else, which others may come to miss.
+fn forwarding(not_forwarded: Option<u64>) -> Check {
+    match not_forwarded {
+        None | Some(0) => Check::pass("nftables", "the kernel answers"),
+        Some(packets) => Check::warn(
+            "nftables",
+            format!("{packets} packets of others were not forwarded: this host forwards for sandboxes only"),
+            "if they are wanted: `nft delete chain inet forkd others; nft delete counter inet forkd others`",
+        ),
     }
 }
 
@@ -76,6 +88,14 @@ fn pagemap() -> Check {
 mod tests {
     use super::super::Verdict;
     use super::*;
+
+    #[test]
+    fn what_others_miss_is_said_with_how_to_give_it_to_them() {
+        assert_eq!((forwarding(None).verdict, forwarding(Some(0)).verdict), (Verdict::Pass, Verdict::Pass));
+        let missed = forwarding(Some(7));
+        assert!(missed.verdict == Verdict::Warn && missed.detail.starts_with("7 packets"), "{missed:?}");
+        assert!(missed.fix.is_some_and(|fix| fix.contains("inet forkd others")));
+    }
 
     #[test]
     fn a_missing_controller_is_named() {

@@ -12,6 +12,7 @@ use super::MAX_CHILDREN;
 use crate::admission::AdmissionError;
 use crate::cgroup::{CgroupError, MemoryLimit};
 use crate::template::TemplateError;
+use crate::uids::UidError;
 use crate::vmdir::VmDirError;
 
 /// Why nothing was forked.
@@ -35,6 +36,9 @@ pub enum ForkError {
     /// The limits cannot be held here.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    /// There are no users left for them.
+    #[error(transparent)]
+    Uid(#[from] UidError),
     /// The host has no room for them.
     #[error(transparent)]
     Admission(#[from] AdmissionError),

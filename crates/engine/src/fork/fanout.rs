@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use proto::control::{ChildDescriptor, ChildSpec, ControlSocket, FromVmm, ToVmm};
+use proto::control::{ChildSpec, ControlSocket, FromVmm, MAX_FDS, Outfit, ToVmm};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
 use rustix::io::Errno;
@@ -20,16 +20,15 @@ use super::{ForkSpec, ForkTimings, Forked, Results, micros};
 use crate::cancel::Cancel;
 use crate::cgroup::mib_to_bytes;
 use crate::console;
+use crate::cores::Cores;
 use crate::hearing::{Waited, hear};
-use crate::pidfd::Process;
+use crate::pidfd::Alleged;
 use crate::process::timespec;
 use crate::template::Template;
 
-/// Children of one message: enough that messages cost nothing, few enough that one fits in a packet and that a
-/// descriptor for each does beside it.
+/// Children of one message: enough that messages cost nothing, few enough that one fits in a packet; fewer, if the
+/// descriptors of so many do not fit beside it.
 const BATCH: usize = 100;
-/// The same, when there is more than one descriptor for each.
-const SMALL_BATCH: usize = 60;
 /// The longest the system can wait in one go; the loop goes around.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
@@ -123,23 +122,22 @@ impl<'a> Fanout<'a> {
     /// Asks for all of them.
     pub(super) fn ask(&mut self) -> Result<(), ForkError> {
         // All children have the same.
-        let mut descriptors = Vec::new();
-        if let Some(slot) = self.slots.first() {
-            descriptors.extend(slot.tap.is_some().then_some(ChildDescriptor::Tap));
-            descriptors.extend(slot.gate.is_some().then_some(ChildDescriptor::Cgroup));
-        }
-        let batch = if descriptors.len() > 1 { SMALL_BATCH } else { BATCH };
+        let descriptors = self.slots.first().and_then(|slot| slot.outfit.as_ref()).map_or_else(Vec::new, Outfit::kinds);
+        let batch = BATCH.min(MAX_FDS / descriptors.len().max(1));
         for first in (0..self.slots.len()).step_by(batch) {
             let range = first..self.slots.len().min(first + batch);
-            let specs = self.slots[range.clone()].iter().map(|slot| ChildSpec {
+            let options = &self.spec.children[range.clone()];
+            let specs = self.slots[range.clone()].iter().zip(options).map(|(slot, options)| ChildSpec {
                 id: slot.dir.child().id().into(),
-                dir: slot.dir.path().into(),
                 lifetime: self.spec.lifetime,
                 disk_limit: slot.dir.child().limits().disk.map(|limit| mib_to_bytes(limit.get())),
+                // A template that cannot be another user has children who are what it is.
+                uid: slot.dir.child().uid().filter(|_| self.template.uid.is_none()),
+                own_cores: options.cores == Cores::Own,
             });
             let children = specs.collect();
-            let own = self.slots[range.clone()].iter_mut().flat_map(|slot| [slot.tap.take(), slot.gate.take()]);
-            let own: Vec<OwnedFd> = own.flatten().collect();
+            let own = self.slots[range.clone()].iter_mut().filter_map(|slot| slot.outfit.take());
+            let own: Vec<OwnedFd> = own.flat_map(Outfit::into_fds).collect();
             let control = self.template.another_connection()?;
             let fds: Vec<_> = own.iter().map(AsFd::as_fd).collect();
             control.send(&ToVmm::Spawn { children, descriptors: descriptors.clone() }, &fds)?;
@@ -228,7 +226,9 @@ impl<'a> Fanout<'a> {
 
     fn has_process(&mut self, batch: usize, id: &str, pid: i32) -> Result<(), ForkError> {
         let Some(index) = self.of_batch(batch, id) else { return Ok(()) };
-        match Process::open(pid).map_err(failed("watch a child's process"))? {
+        let uid = self.slots[index].dir.child().uid();
+        let alleged = Alleged::open(pid, self.template.process.pid(), uid);
+        match alleged.map_err(failed("watch a child's process"))? {
             Some(process) => {
                 if self.slots[index].is_asked() {
                     self.watch(&process, Source::Child(number(index)))?;
@@ -306,8 +306,11 @@ impl<'a> Fanout<'a> {
         }
     }
 
+    /// Whose connection ended before its template spoke of any process has a template that died: the kernel closes a
+    /// connection a moment before it says that the process is over.
     fn death_of(&self, index: usize) -> ChildError {
-        if self.template_died && self.slots[index].process.is_none() {
+        let unheard = self.batches.iter().any(|batch| !batch.forked && batch.slots.contains(&index));
+        if unheard || self.template_died && self.slots[index].process.is_none() {
             ChildError::TemplateDied { log: console::tail(&self.template.place.log()) }
         } else {
             died(self.slots[index].dir.child())

@@ -1,22 +1,20 @@
 //! One child on its way, from being asked for to being ready or gone.
 
-use std::os::fd::OwnedFd;
+use proto::control::Outfit;
 
 use super::ForkedChild;
 use super::error::ChildError;
 use super::ready::Ready;
 use crate::childdir::ChildDir;
-use crate::pidfd::Process;
+use crate::pidfd::{Alleged, Process};
 
 /// A child on its way.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) dir: ChildDir,
-    /// Where it joins its control group, until it is asked for.
-    pub(super) gate: Option<OwnedFd>,
-    /// The tap of its network card, until it is asked for.
-    pub(super) tap: Option<OwnedFd>,
-    pub(super) process: Option<Process>,
+    /// What it is handed, until it is asked for.
+    pub(super) outfit: Option<Outfit>,
+    pub(super) process: Option<Alleged>,
     pub(super) state: State,
 }
 
@@ -42,8 +40,8 @@ pub(super) enum State {
 }
 
 impl Slot {
-    pub(super) const fn new(dir: ChildDir, gate: Option<OwnedFd>, tap: Option<OwnedFd>) -> Self {
-        Self { dir, gate, tap, process: None, state: State::Asked }
+    pub(super) const fn new(dir: ChildDir, outfit: Outfit) -> Self {
+        Self { dir, outfit: Some(outfit), process: None, state: State::Asked }
     }
 
     pub(super) fn is_asked(&self) -> bool {
@@ -58,10 +56,13 @@ impl Slot {
         matches!(self.state, State::Failed(_))
     }
 
-    /// Ends the process, if it is known.
+    /// Ends the process, if it is known and what it is said to be.
     pub(super) fn kill(&self) {
-        if let Some(Err(error)) = self.process.as_ref().map(Process::kill) {
-            log::warn!("{} cannot be ended: {error}", self.dir.child().id());
+        let Some(alleged) = &self.process else { return };
+        match alleged.proven().and_then(|process| process.map(Process::kill).transpose()) {
+            Ok(Some(())) => {}
+            Ok(None) => log::warn!("process {} is over, or never was {}", alleged.pid(), self.dir.child().id()),
+            Err(error) => log::warn!("{} cannot be ended: {error}", self.dir.child().id()),
         }
     }
 

@@ -13,19 +13,20 @@ use store::{Files, Snapshot};
 use types::Dirs;
 
 use super::lock::Held;
-use super::record::RecordV1;
+use super::record::{Made, RecordV1};
 use super::{Place, Template, TemplateError};
 use crate::caller::MAX_SOCKET_PATH;
 use crate::cancel::Cancel;
 use crate::hearing::{Waited, hear};
+use crate::longest_file::longest_file;
 use crate::pidfd::Process;
 use crate::process::ProcessError;
-use crate::{console, sys};
+use crate::{console, nameless, sys};
 
 /// How long loading may take: it reads what the children will need first, from a disk that may be slow.
 const LOAD_LIMIT: Duration = Duration::from_secs(180);
 
-/// Starts a template, unless somebody else was quicker.
+/// Starts a template of a snapshot that is in the store, unless somebody else was quicker.
 pub(super) fn start(
     program: &Path,
     place: &Place,
@@ -35,7 +36,7 @@ pub(super) fn start(
 ) -> Result<Template, TemplateError> {
     let held = hold(place)?;
     let id = &snapshot.manifest().id;
-    if let Some(template) = place.find(id)? {
+    if let Some(template) = place.find(id)?.filter(Template::is_for_stored) {
         return Ok(template);
     }
     place.end(&held)?;
@@ -46,12 +47,12 @@ pub(super) fn start(
     loaded
 }
 
-/// Takes in a template that another process forks: it is given the socket to listen on and a log, and its number comes
+/// Takes in a template that another process forks: it is given the socket to listen on and a log, and what it is comes
 /// back, with a word of the maker's.
 pub(crate) fn adopt<T, E: From<TemplateError>>(
     place: &Place,
     snapshot: &str,
-    make: impl FnOnce(&OwnedFd, &File) -> Result<(i32, T), E>,
+    make: impl FnOnce(&OwnedFd, &File) -> Result<(Made, T), E>,
 ) -> Result<(Template, T), E> {
     let held = hold(place)?;
     place.end(&held)?;
@@ -69,22 +70,23 @@ pub(crate) fn adopt<T, E: From<TemplateError>>(
 fn take_in<T, E: From<TemplateError>>(
     place: &Place,
     snapshot: &str,
-    make: impl FnOnce(&OwnedFd, &File) -> Result<(i32, T), E>,
+    make: impl FnOnce(&OwnedFd, &File) -> Result<(Made, T), E>,
 ) -> Result<(Template, T), E> {
     let listener = place.listen()?;
     let log = File::create(place.log()).map_err(TemplateError::io("make", &place.log()))?;
-    let (pid, word) = make(&listener, &log)?;
+    let (made, word) = make(&listener, &log)?;
     // Whoever has it open keeps callers waiting that nobody answers any more.
     drop(listener);
     await_ready(place)?;
-    let process = record(place, snapshot, pid)?;
-    Ok((Template { process, snapshot: snapshot.into(), place: place.clone() }, word))
+    record(place, snapshot, &made)?;
+    let Made { process, tops, uid } = made;
+    Ok((Template { process, snapshot: snapshot.into(), place: place.clone(), tops, uid }, word))
 }
 
 /// Waits until a template that was made elsewhere answers: it can be made and fail all the same. It is asked for no
 /// children at all, which only one that could fork them answers.
 fn await_ready(place: &Place) -> Result<(), TemplateError> {
-    let died = || TemplateError::Died { log: console::tail(&place.log()) };
+    let died = || place.died();
     let control = place.call()?.ok_or_else(died)?;
     let asked = control.send(&ToVmm::Spawn { children: Vec::new(), descriptors: Vec::new() }, &[]);
     match asked.and_then(|()| hear(&control, Instant::now() + LOAD_LIMIT, None)) {
@@ -99,13 +101,10 @@ fn await_ready(place: &Place) -> Result<(), TemplateError> {
 }
 
 /// Writes down which process holds which snapshot.
-fn record(place: &Place, snapshot: &str, pid: i32) -> Result<Process, TemplateError> {
+fn record(place: &Place, snapshot: &str, made: &Made) -> Result<(), TemplateError> {
     let failed = TemplateError::io("watch the template of", &place.dir);
-    let died = || TemplateError::Died { log: console::tail(&place.log()) };
-    let process = Process::open(pid).map_err(&failed)?.ok_or_else(died)?;
-    let record = RecordV1::of(snapshot, pid).map_err(&failed)?.ok_or_else(died)?;
-    record.write(&place.dir).map_err(&failed)?;
-    Ok(process)
+    let record = RecordV1::of(snapshot, made).map_err(&failed)?.ok_or_else(|| place.died())?;
+    record.write(&place.dir).map_err(&failed)
 }
 
 /// The right to start a template, if its socket can have a path.
@@ -132,12 +131,18 @@ fn launch(
 ) -> Result<Template, TemplateError> {
     let files = snapshot.files()?;
     let tops = tops(dirs)?;
-    let started = Launched::start(program, place.listen()?, &place.log())?;
-    let control = place.call()?.ok_or_else(|| TemplateError::Died { log: console::tail(&place.log()) })?;
-    load(&control, &files, tops, place, cancel)?;
-    let process = record(place, &snapshot.manifest().id, started.pid())?;
+    let manifest = snapshot.manifest();
+    let longest = longest_file(manifest.memory, manifest.disks.iter().map(|disk| disk.length));
+    let started = Launched::start(program, place.listen()?, &place.log(), longest)?;
+    let control = place.call()?.ok_or_else(|| place.died())?;
+    let tops = load(&control, &files, &tops, place, cancel)?;
+    // It is our child and was not waited for: the number is its own.
+    let process = Process::open(started.pid()).map_err(TemplateError::io("watch the template of", &place.dir))?;
+    let made = Made { process: process.ok_or_else(|| place.died())?, tops, uid: None };
+    record(place, &snapshot.manifest().id, &made)?;
     started.keep()?;
-    Ok(Template { process, snapshot: snapshot.manifest().id.clone(), place: place.clone() })
+    let process = made.process;
+    Ok(Template { process, snapshot: snapshot.manifest().id.clone(), place: place.clone(), tops, uid: None })
 }
 
 /// Where what the guests write is kept while they run.
@@ -147,13 +152,14 @@ pub(crate) fn tops(dirs: &Dirs) -> Result<PathBuf, TemplateError> {
     Ok(tops)
 }
 
+/// Has it load; how many tops each child needs.
 fn load(
     control: &ControlSocket,
     files: &Files,
-    tops: PathBuf,
+    tops: &Path,
     place: &Place,
     cancel: Option<&Cancel>,
-) -> Result<(), TemplateError> {
+) -> Result<u8, TemplateError> {
     let count = |layers: &[File]| u8::try_from(layers.len()).expect("the store has no longer chains");
     let memory = LayerCount::new(count(&files.memory)).expect("the store has no memory without a layer");
     let disks = files.disks.iter().map(|disk| {
@@ -162,16 +168,21 @@ fn load(
     });
     let disks = disks.collect();
     let of_disks = files.disks.iter().flat_map(|disk| disk.image.iter().chain(&disk.layers));
-    let fds: Vec<_> = std::iter::once(&files.state).chain(&files.memory).chain(of_disks).map(AsFd::as_fd).collect();
+    // Where the layers of the memory are laid over each other, if there are several.
+    let flat = (files.memory.len() > 1).then(|| nameless::make(tops)).transpose();
+    let flat = flat.map_err(TemplateError::io("make a file in", tops))?;
+    let flat = flat.iter().flat_map(|flat| [&flat.written, &flat.read]);
+    let all = std::iter::once(&files.state).chain(&files.memory).chain(of_disks).chain(flat);
+    let fds: Vec<_> = all.map(AsFd::as_fd).collect();
     let log = || console::tail(&place.log());
-    if let Err(error) = control.send(&ToVmm::Load(LoadSpec { memory, disks, tops }), &fds) {
+    if let Err(error) = control.send(&ToVmm::Load(LoadSpec { memory, disks }), &fds) {
         log::debug!("the request to load: {error}");
         return Err(TemplateError::Died { log: log() });
     }
     match hear(control, Instant::now() + LOAD_LIMIT, cancel)? {
-        Waited::Event(FromVmm::Loaded { setup_us }) => {
+        Waited::Event(FromVmm::Loaded { setup_us, tops }) => {
             log::debug!("the template was loaded in {setup_us} us");
-            Ok(())
+            Ok(tops)
         }
         Waited::Event(FromVmm::Refused { code, message }) => Err(TemplateError::Refused { code, message }),
         Waited::TimedOut => Err(TemplateError::Slow { limit: LOAD_LIMIT, log: log() }),
@@ -185,12 +196,13 @@ fn load(
 struct Launched(Option<Started>);
 
 impl Launched {
-    fn start(program: &Path, listener: OwnedFd, log: &Path) -> Result<Self, TemplateError> {
+    fn start(program: &Path, listener: OwnedFd, log: &Path, longest_file: u64) -> Result<Self, TemplateError> {
         let failed = |source| ProcessError::Start { program: program.into(), source };
         let mut command = Command::new(program);
         command.arg("template").stdin(Stdio::from(listener)).stdout(Stdio::null());
         command.stderr(File::create(log).map_err(failed)?);
         sys::in_own_session(&mut command);
+        sys::limit_files(&mut command, longest_file);
         Ok(Self(Some(command.spawn().map_err(failed)?)))
     }
 

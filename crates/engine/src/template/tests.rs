@@ -124,7 +124,9 @@ fn a_fork_waits_for_the_template_and_not_for_the_disk() {
         let made = adopt(&Place::new(&world.dirs, &tag), staged.id(), |listener, log| {
             let (listener, log) = (listener.try_clone().unwrap(), log.try_clone().unwrap());
             let template = std::process::Command::new(program).arg("template").stdin(listener).stderr(log).spawn();
-            Ok::<_, TemplateError>((i32::try_from(template.unwrap().id()).unwrap(), ()))
+            let pid = i32::try_from(template.unwrap().id()).unwrap();
+            let process = Process::open(pid).unwrap().unwrap();
+            Ok::<_, TemplateError>((Made { process, tops: 1, uid: None }, ()))
         });
         assert_eq!(made.unwrap().0.snapshot, staged.id());
         looking.join().unwrap().unwrap()

@@ -9,15 +9,22 @@ use types::{GuestMemorySize, VcpuCount};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum ToVmm {
-    /// To `forkd-vmm vm`, first of all: builds the VM and runs it. The tap of `net`, if there is one, comes as the only
-    /// descriptor. Answer: [`FromVmm::Booted`] or [`FromVmm::Refused`].
+    /// To `forkd-vmm vm`, first of all: builds the VM and runs it. Descriptors: the tap of `net`, if there is one, and the
+    /// claim on `uid`, if it has one. Answer: [`FromVmm::Booted`] or [`FromVmm::Refused`].
     Boot(Box<VmSpec>),
-    /// To a running VM: stops it for good and writes it down. Descriptors, all empty files open for writing: the state,
-    /// the memory, then one for each writable disk in order. Answer: [`FromVmm::Frozen`], and the process exits; or
-    /// [`FromVmm::FreezeFailed`], and the VM goes on.
+    /// To a running VM: stops it for good and writes it down. Descriptors: the page map of its process, then empty files
+    /// open for reading and writing: the state, the memory, and one for each writable disk in order. Answer:
+    /// [`FromVmm::Frozen`], and the process exits; or [`FromVmm::FreezeFailed`], and the VM goes on.
     Freeze,
+    /// To a running VM: when its guest powers itself off, what it has written to its disks is kept. Descriptors, all empty
+    /// files open for writing: one for each writable disk in order. They are layers when [`FromVmm::Ended`] says
+    /// [`Outcome::Shutdown`]; what could not be kept is an [`Outcome::Fault`].
+    KeepDisks,
     /// To `forkd-vmm template`, first of all: takes up a frozen VM. Descriptors, open for reading: the state, the layers of
-    /// the memory, lowest first, then for each disk its image, if it has one, and its layers, lowest first. Answer: [`FromVmm::Loaded`] or [`FromVmm::Refused`].
+    /// the memory, lowest first, then for each disk its image, if it has one, and its layers, lowest first. If the memory
+    /// has more than one layer, an empty file follows in which they are laid over each other, open for reading and writing,
+    /// and then the same file open for reading, which is what children have of it. Answer: [`FromVmm::Loaded`] or
+    /// [`FromVmm::Refused`].
     Load(LoadSpec),
     /// To a template that is loaded: forks these children. Descriptors: those of the first child in the order that
     /// `descriptors` says, then the second's, and so on; a tap is among them exactly if the frozen VM had a network card.
@@ -26,22 +33,27 @@ pub enum ToVmm {
     Spawn {
         /// Who they shall be.
         children: Vec<ChildSpec>,
-        /// What comes for each of them; no kind twice.
+        /// What comes for each of them; only tops come more than once.
         #[serde(default)]
         descriptors: Vec<ChildDescriptor>,
     },
+    /// To a running VM, before it is branched: which files it writes to now. Answer: [`FromVmm::Tops`], or
+    /// [`FromVmm::BranchFailed`].
+    ShowTops,
     /// To a running VM: makes a template of what it is at this instant, and runs on. Descriptors: the listening socket of
-    /// the template, its log, open for writing, and, if the VM has a control group, the `cgroup.procs` of the one that the
-    /// template joins instead. Answer: [`FromVmm::Branched`] or [`FromVmm::BranchFailed`].
+    /// the template, its log, open for writing, and for each writable disk three: an empty file, to which the VM writes
+    /// from then on, the same file open for reading only, and the file it wrote to before, as [`FromVmm::Tops`] brought
+    /// it, open for reading only. Template and VM have no other descriptor of the latter afterwards. Answer:
+    /// [`FromVmm::Branched`] or [`FromVmm::BranchFailed`].
     Branch,
-    /// To a template: writes down what it holds, in a process of its own, while it goes on serving. Descriptors: the
-    /// state, the memory and a layer for each writable disk, all empty files open for reading and writing; then the
-    /// memory layers of the parent, lowest first. Answer: [`FromVmm::Forked`] with the writer, and by the writer, on the
-    /// same connection, [`FromVmm::Written`] or [`FromVmm::WriteFailed`].
+    /// To a template: writes down what it holds, in a process of its own, while it goes on serving. Descriptors: the page
+    /// map of the template's process; the state, the memory and a layer for each writable disk, all empty files open for
+    /// reading and writing; then the memory layers of the parent, lowest first. Answer: [`FromVmm::Forked`] with the
+    /// writer, and by the writer, on the same connection, [`FromVmm::Written`] or [`FromVmm::WriteFailed`].
     Write(WriteSpec),
     /// To a running VM: stops its vCPUs, and its devices with them, until it is told to go on. It can be branched and ended
-    /// meanwhile. While it is so, there is a file `paused` in its directory, if it has one. Answer: [`FromVmm::Paused`],
-    /// also when it was so already, or [`FromVmm::PauseFailed`].
+    /// meanwhile. While it is so, its state says so (see [`crate::control::Condition`]). Answer: [`FromVmm::Paused`], also
+    /// when it was so already, or [`FromVmm::PauseFailed`].
     Pause,
     /// To a VM that is paused: goes on. Answer: [`FromVmm::Resumed`], also when it ran already, or [`FromVmm::PauseFailed`].
     Resume,
@@ -81,6 +93,8 @@ pub enum FromVmm {
         /// What a person should read.
         message: String,
     },
+    /// What the VM writes to. Descriptors: the file of each writable disk, in order.
+    Tops,
     /// A template of the VM exists, and the VM runs on.
     Branched {
         /// The template's process.
@@ -118,6 +132,8 @@ pub enum FromVmm {
     Loaded {
         /// How long it took.
         setup_us: u64,
+        /// How many tops each child needs.
+        tops: u8,
     },
     /// The template has forked.
     Forked {
@@ -206,10 +222,16 @@ pub struct VmSpec {
     pub net: Option<NetSpec>,
     /// The vsock device.
     pub vsock: VsockSpec,
+    /// Whether the guest can give memory back that it has no use for.
+    #[serde(default)]
+    pub balloon: bool,
     /// Where the serial console is written. Bounded: of a long log the tail is kept.
     pub console: PathBuf,
     /// What ends the VM.
     pub lifetime: Lifetime,
+    /// As whom its process runs, once it has opened what is named here. There is none if the engine may not choose one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<VmUid>,
 }
 
 /// A disk.
@@ -241,8 +263,6 @@ pub struct LoadSpec {
     pub memory: LayerCount,
     /// What each disk is made of.
     pub disks: Vec<DiskLayers>,
-    /// Where the children's private tops are made.
-    pub tops: PathBuf,
 }
 
 /// The layers of something: at least one.
@@ -295,27 +315,67 @@ pub enum Extent {
 pub struct ChildSpec {
     /// Its name; no two of one request share it.
     pub id: String,
-    /// A directory of its own that exists. In it the child makes `vsock.sock` (see [`VsockSpec`]), `control.sock`, on
-    /// which it listens for [`ToVmm`], `console.log` and `vmm.log`; and it holds a shared `flock` on the directory for as
-    /// long as it lives.
-    pub dir: PathBuf,
     /// What ends it: the connection by which the request came, or nothing.
     pub lifetime: Lifetime,
-    /// How many bytes the private tops of its disks may take, together. A guest that writes more gets errors, and there
-    /// is a file `disk-full` in the directory from then on.
+    /// How many bytes its tops may take, together. A guest that writes more gets errors, and its state says so from then
+    /// on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_limit: Option<u64>,
+    /// As whom it runs; without one, as the template does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<VmUid>,
+    /// Nothing else may run on the other hardware threads of a core while it runs there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_cores: bool,
 }
 
-/// A descriptor that comes for a child.
+/// A user and group that a VM's process runs as, never root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct VmUid(std::num::NonZeroU32);
+
+impl VmUid {
+    /// `None` for root, and for the number that the system understands as no change.
+    #[must_use]
+    pub const fn new(uid: u32) -> Option<Self> {
+        match std::num::NonZeroU32::new(uid) {
+            Some(uid) if uid.get() != u32::MAX => Some(Self(uid)),
+            _ => None,
+        }
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+/// A descriptor that comes for a child. A child opens nothing: what it has was handed to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChildDescriptor {
+    /// What it says of itself (see [`crate::control::Condition`]), open for writing. A shared `flock` on it is the child's
+    /// for as long as it lives. One that finds the file without a name, once it listens, is not wanted any more and ends.
+    State,
+    /// Its log, open for writing.
+    Log,
+    /// Where its serial console is written. Bounded: of a long log the tail is kept.
+    Console,
+    /// Where it listens for [`ToVmm`]: a socket that has its address and does not listen yet, so that who listens is the
+    /// child.
+    Control,
+    /// The host's end of its vsock, the same.
+    Vsock,
+    /// An empty file for what the guest writes to a disk: one for each writable disk, in order.
+    Top,
     /// The tap of its network card.
     Tap,
     /// The `cgroup.procs` of the control group it shall live in, open for writing. The child joins before anything else,
     /// so that all it ever uses is counted there.
     Cgroup,
+    /// Says that its uid is taken, for as long as it or a copy of it lives. It is only kept.
+    Claim,
 }
 
 /// A child that has a process.
@@ -334,8 +394,8 @@ pub struct NetSpec {
     pub mac: [u8; 6],
 }
 
-/// The vsock device: the host reaches guest port P through `socket` by saying `CONNECT P\n`; the guest reaches the
-/// host's port P as the unix socket `<socket>_P`.
+/// The vsock device: the host reaches guest port P through `socket` by saying `CONNECT P\n`; the guest reaches nothing of
+/// the host's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VsockSpec {
     /// The guest's context id; at least 3.

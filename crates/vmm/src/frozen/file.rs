@@ -1,7 +1,7 @@
 //! The state file.
 //!
 //! ```text
-//! forkd-state 1 <length of the header> <checksum of the header>\n
+//! forkd-state 2 <length of the header> <checksum of the header>\n
 //! {"vmm":"0.1.0","arch":"x86_64","cpu_vendor":...,"shape":{...},"sections":[{"name":"vm","bytes":..,"checksum":..},..]}\n
 //! <section><section>...                each a JSON document
 //! ```
@@ -21,6 +21,7 @@ use crate::x86::features;
 
 const MAGIC: &str = "forkd-state";
 const FORMAT: u32 = types::STATE_FORMAT;
+const OLDEST: u32 = types::OLDEST_STATE_FORMAT;
 const ARCH: &str = "x86_64";
 /// A VM of 32 vCPUs takes less than 2 MiB.
 const MAX_FILE: u64 = 64 << 20;
@@ -165,14 +166,15 @@ fn header(bytes: &[u8]) -> Result<(Header, &[u8]), StateFileError> {
     if magic != MAGIC {
         return Err(foreign("its first line is another one"));
     }
-    match format.parse() {
-        Ok(FORMAT) => {}
+    // All formats so far have the same parts; a later one has devices that an earlier forkd does not know.
+    let format = match format.parse() {
+        Ok(format @ OLDEST..=FORMAT) => format,
         Ok(found) if found > FORMAT => return Err(StateFileError::Newer { found }),
         _ => return Err(foreign("it has no format that ever was")),
-    }
+    };
     // The first line must be the one we would write, so that no byte of it goes unchecked.
     let len: usize = len.parse().map_err(|_| foreign("its header has no length"))?;
-    if line != format!("{MAGIC} {FORMAT} {len} {sum}") {
+    if line != format!("{MAGIC} {format} {len} {sum}") {
         return Err(foreign("its first line is another one"));
     }
     let short =

@@ -3,6 +3,9 @@
 //! Which pages a guest made its own the process's page table says: in a private mapping, a page that was written is no
 //! longer the file's. All others are still what the image says, so they need no look. Those that are its own are compared
 //! with the parent: what was written back as it was is not stored.
+//!
+//! The page map is given: a confined process cannot open its own. It is that of this process, or of the one that this is a
+//! copy of, whose pages are the same for as long as it leaves them alone.
 
 use std::fs::File;
 use std::io;
@@ -23,11 +26,11 @@ const CHUNK_PAGES: usize = 4096;
 const RUN_PAGES: usize = 256;
 
 /// Writes all memory that is not zero into an empty file; how many bytes these are. The memory must not change meanwhile.
-pub(crate) fn write_all(ram: &GuestRam, to: &File) -> io::Result<u64> {
+pub(crate) fn write_all(ram: &GuestRam, page_map: &File, to: &File) -> io::Result<u64> {
     let mut writer = Writer::create(to, length(ram))?;
     let image = ram.image.as_deref().map_or_else(|| Ok(Vec::new()), |image| extents(image, length(ram)))?;
     let wanted = |entry: Entry, address: u64| entry.is_own() || lies_in(&image, address);
-    visit(ram, wanted, |block, bytes| {
+    visit(ram, page_map, wanted, |block, bytes| {
         pick(block, bytes, |_, page| Ok(page.iter().any(|byte| *byte != 0)), |block, pages| writer.put(block, pages))
     })?;
     Ok(writer.finish()?.stats.data_bytes)
@@ -35,11 +38,12 @@ pub(crate) fn write_all(ram: &GuestRam, to: &File) -> io::Result<u64> {
 
 /// Writes what differs from the parent's memory into an empty file; how many bytes these are. The guest's memory must be a
 /// descendant of the parent's: what it did not write is as it was there.
-pub(crate) fn write_diff(ram: &GuestRam, parent: &Stack, to: &File) -> io::Result<u64> {
+pub(crate) fn write_diff(ram: &GuestRam, page_map: &File, parent: &Stack, to: &File) -> io::Result<u64> {
     let mut writer = Writer::create(to, length(ram))?;
     let mut before = vec![0; PAGE];
     visit(
         ram,
+        page_map,
         |entry, _| entry.is_own(),
         |block, bytes| {
             let differs = |block, page: &[u8]| {
@@ -75,17 +79,17 @@ impl Entry {
 /// shown by its number.
 fn visit(
     ram: &GuestRam,
+    page_map: &File,
     wanted: impl Fn(Entry, u64) -> bool,
     mut show: impl FnMut(u64, &[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
-    let pagemap = File::open("/proc/self/pagemap")?;
     let (mut entries, mut bytes) = (vec![0; CHUNK_PAGES * size_of::<u64>()], vec![0; RUN_PAGES * PAGE]);
     for region in ram.mem.iter() {
         let (start, pages) = (region.start_addr().0, usize::try_from(region.len() / BLOCK_BYTES).unwrap_or(usize::MAX));
         for first in (0..pages).step_by(CHUNK_PAGES) {
             let entries = &mut entries[..CHUNK_PAGES.min(pages - first) * size_of::<u64>()];
             let host_page = region.as_ptr().addr() / PAGE + first;
-            pagemap.read_exact_at(entries, (host_page * size_of::<u64>()) as u64)?;
+            page_map.read_exact_at(entries, (host_page * size_of::<u64>()) as u64)?;
             let entry =
                 |index: usize| Entry(entries.as_chunks().0.get(index).map_or(0, |raw| u64::from_ne_bytes(*raw)));
             let is_wanted = |index: &usize| wanted(entry(*index), start + ((first + index) * PAGE) as u64);

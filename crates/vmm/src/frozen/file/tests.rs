@@ -2,6 +2,8 @@ use std::os::unix::fs::FileExt;
 
 use kvm_bindings::{CpuId, kvm_cpuid_entry2};
 
+use virtio::{DeviceState, TransportStateV1};
+
 use super::*;
 use crate::ports::SerialStateV1;
 use crate::x86::vcpu_state::VcpuStateV1;
@@ -72,8 +74,10 @@ fn a_damaged_section_is_named_and_a_newer_format_is_not_guessed_at() {
     bytes[last] ^= 1;
     let error = read(&file_of(&bytes)).unwrap_err().to_string();
     assert!(error.contains("section `serial`"), "{error}");
-    let newer = [b"forkd-state 2 ", &written()[14..]].concat();
-    assert!(matches!(read(&file_of(&newer)), Err(StateFileError::Newer { found: 2 })));
+    let of_format = |format: &[u8]| read(&file_of(&[b"forkd-state ", format, &written()[13..]].concat()));
+    assert!(matches!(of_format(b"3"), Err(StateFileError::Newer { found: 3 })));
+    assert!(matches!(of_format(b"0"), Err(StateFileError::Foreign { .. })));
+    assert_eq!(of_format(b"1").unwrap().shape, frozen().shape, "what an earlier forkd wrote");
 }
 
 #[test]
@@ -81,6 +85,34 @@ fn a_vm_that_contradicts_itself_or_the_host_is_unfit() {
     let here = CpuId::from_entries(&frozen().vcpus[0].cpuid).unwrap();
     let mut vm = frozen();
     assert!(vm.check(&here).unwrap_err().contains("devices"), "a VM has at least a vsock and an rng");
+    let [vsock, rng, balloon] = [r#"{"vsock":{"next_port":1}}"#, r#"{"rng":{}}"#, r#"{"balloon":{}}"#]
+        .map(|state| serde_json::from_str(state).unwrap());
+    let with = |states: &[&DeviceState]| states.iter().map(|state| device((*state).clone())).collect();
+    for (fits, devices) in [
+        (true, with(&[&vsock, &rng])),
+        (true, with(&[&vsock, &rng, &balloon])),
+        (false, with(&[&vsock, &balloon])),
+        (false, with(&[&vsock, &balloon, &rng])),
+        (false, with(&[&vsock, &rng, &balloon, &balloon])),
+    ] {
+        vm.devices = devices;
+        assert_eq!(vm.check(&here).is_ok(), fits, "{:?}", vm.devices);
+    }
     vm.vcpus.clear();
     assert!(vm.check(&here).unwrap_err().contains("vCPUs"));
+}
+
+/// A device that no driver has touched.
+fn device(device: DeviceState) -> TransportStateV1 {
+    TransportStateV1 {
+        status: 0,
+        device_features_sel: 0,
+        driver_features_sel: 0,
+        driver_features: 0,
+        queue_sel: 0,
+        interrupt_status: 0,
+        config_generation: 0,
+        queues: Vec::new(),
+        device,
+    }
 }
