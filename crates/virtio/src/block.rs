@@ -26,7 +26,7 @@ use virtio_bindings::virtio_blk::{
 use virtio_queue::Queue;
 
 pub use self::backend::{Backend, RawDisk};
-pub use self::cow::CowDisk;
+pub use self::cow::{CowDisk, Fresh, Prepared};
 pub use self::layers::Layers;
 pub use self::quota::Quota;
 use crate::device::read_bytes;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use virtio_queue::Queue;
 
+use crate::balloon::BalloonStateV1;
 use crate::block::BlockStateV1;
 use crate::net::NetStateV1;
 use crate::poll::{Poller, Readiness};
@@ -25,6 +26,8 @@ pub enum Kind {
     Block = 2,
     /// A source of randomness.
     Rng = 4,
+    /// A balloon.
+    Balloon = 5,
     /// Sockets between host and guest.
     Vsock = 19,
 }
@@ -151,6 +154,8 @@ pub enum DeviceState {
     Vsock(VsockStateV1),
     /// A source of randomness.
     Rng(RngStateV1),
+    /// A balloon.
+    Balloon(BalloonStateV1),
 }
 
 /// A device, without its registers.

@@ -9,6 +9,7 @@ mod script;
 
 use std::path::Path;
 
+use crate::balloon::Balloon;
 use crate::block::{Block, CowDisk};
 use crate::net::Net;
 use crate::rng::Rng;
@@ -53,6 +54,14 @@ pub fn vsock(bytes: &[u8]) {
 /// When something does not hold.
 pub fn rng(bytes: &[u8]) {
     Script::new(bytes).run(Box::new(Rng::new()), &mut NoHost);
+}
+
+/// Arbitrary drivers of a balloon.
+///
+/// # Panics
+/// When something does not hold.
+pub fn balloon(bytes: &[u8]) {
+    Script::new(bytes).run(Box::new(Balloon::new()), &mut NoHost);
 }
 
 /// Arbitrary accesses to registers, from the beginning: nothing is set up for the driver.

@@ -31,6 +31,7 @@ mod queue;
 mod sys;
 mod transport;
 
+pub mod balloon;
 pub mod block;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod fuzzing;

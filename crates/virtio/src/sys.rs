@@ -1,4 +1,5 @@
-//! System calls that move data between guest memory and a descriptor; the only unsafe code of this crate.
+//! System calls that move data between guest memory and a descriptor, or give memory back; the only unsafe code of this
+//! crate.
 //!
 //! Guest memory may change at any time, so it is never turned into a Rust slice: the kernel gets the addresses.
 
@@ -11,6 +12,8 @@ use crate::Buffers;
 
 /// `UIO_MAXIOV`: the most pieces the kernel takes in one call.
 const MAX_PIECES: usize = 1024;
+/// x86's page.
+const PAGE: usize = 4096;
 
 /// Reads from a stream or packet descriptor; says how much.
 pub(crate) fn read(fd: BorrowedFd<'_>, to: &Buffers<'_>) -> io::Result<usize> {
@@ -50,6 +53,18 @@ pub(crate) fn write_at(fd: BorrowedFd<'_>, from: &Buffers<'_>, offset: u64) -> i
     let (pieces, offset) = (pieces(from), file_offset(offset)?);
     // SAFETY: as in `write`.
     retry(|| unsafe { libc::pwritev(fd.as_raw_fd(), pieces.as_ptr(), count(&pieces), offset) })
+}
+
+/// Has the system forget the whole pages of a piece of private memory: they become what lies behind the mapping.
+pub(crate) fn give_back(slice: &vm_memory::VolatileSlice<'_>) -> io::Result<()> {
+    let start = slice.ptr_guard_mut().as_ptr();
+    let (first, end) = (start.addr().next_multiple_of(PAGE), (start.addr() + slice.len()) / PAGE * PAGE);
+    let Some(len) = end.checked_sub(first).filter(|len| *len > 0) else { return Ok(()) };
+    let first = start.map_addr(|_| first);
+    // SAFETY: the pages lie inside of guest memory, which `slice` borrows, and of which nobody believes that it stays as it
+    // is; none of it is unmapped.
+    retry(|| unsafe { libc::madvise(first.cast(), len, libc::MADV_DONTNEED) } as ssize_t)?;
+    Ok(())
 }
 
 /// Tells a tap which unfinished packets (`TUN_F_*`) its reader can take.

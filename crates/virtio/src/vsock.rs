@@ -2,7 +2,8 @@
 //!
 //! A host client connects to the device's socket and writes `CONNECT <port>\n`; once a guest process has accepted, it
 //! reads `OK <host port>\n` and the connection is established; it is closed if nobody accepts. While no driver is
-//! active, clients wait. A guest process that connects to port P of CID 2 reaches the unix socket `<socket>_P`.
+//! active, clients wait. A guest process that connects to port P of CID 2 reaches the unix socket `<socket>_P`, if the
+//! device may connect to such; otherwise it is refused.
 //!
 //! Credit bounds what is held in either direction, so a slow reader slows down its own connection and no other.
 //! Connections belong to the process: a restored device has none and tells the driver so (5.10.6.7). The driver then
@@ -16,7 +17,7 @@ mod packet;
 mod tests;
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -122,10 +123,23 @@ impl Vsock {
     /// # Errors
     /// When the address cannot be a guest's, or the socket cannot be made.
     pub fn new(cid: u64, socket: PathBuf) -> Result<Self, VsockError> {
+        let listener = Listener::bind(&socket).map_err(|source| VsockError::Listen { path: socket, source })?;
+        Self::with(cid, listener)
+    }
+
+    /// Listens on a socket that never waits, listens already, and is somebody else's to remove. What the guest wants to
+    /// reach on the host is refused.
+    ///
+    /// # Errors
+    /// When the address cannot be a guest's.
+    pub fn on(cid: u64, socket: OwnedFd) -> Result<Self, VsockError> {
+        Self::with(cid, Listener { socket: socket.into(), file: None })
+    }
+
+    fn with(cid: u64, listener: Listener) -> Result<Self, VsockError> {
         if !(FIRST_CID..=LAST_CID).contains(&cid) {
             return Err(VsockError::Cid { cid });
         }
-        let listener = Listener::bind(&socket).map_err(|source| VsockError::Listen { path: socket, source })?;
         Ok(Self {
             cid,
             listener,
@@ -247,7 +261,7 @@ impl Device for Vsock {
         let Activation { mem, irq, queues, poller, .. } = activation;
         let [rx, tx, event] = <[Queue; 3]>::try_from(queues).expect("as many as queue_sizes");
         let listener_watch = Watch::new(Arc::clone(&poller), LISTENER_TOKEN);
-        let mut hub = Hub::new(self.cid, self.listener.path.clone(), self.max_connections, poller);
+        let mut hub = Hub::new(self.cid, self.listener.path(), self.max_connections, poller);
         hub.set_next_port(self.next_port);
         let mut active = Active { mem, irq, rx, tx, event, hub, listener_watch, tx_waits: false, accept_failed: false };
         active.listen(&self.listener, self.knows).map_err(|source| ActivateError::Poll { source })?;
@@ -309,10 +323,16 @@ impl Device for Vsock {
     }
 }
 
-/// The device's socket. Its file is removed on drop, though not by a process that only inherited it.
+/// The device's socket, and its file if that is the device's own.
 #[derive(Debug)]
 struct Listener {
     socket: UnixListener,
+    file: Option<OwnFile>,
+}
+
+/// A socket's file. It is removed on drop, though not by a process that only inherited it.
+#[derive(Debug)]
+struct OwnFile {
     path: PathBuf,
     owner: Pid,
 }
@@ -320,13 +340,17 @@ struct Listener {
 impl Listener {
     fn bind(path: &PathBuf) -> io::Result<Self> {
         let socket = UnixListener::bind(path)?;
-        let listener = Self { socket, path: path.clone(), owner: getpid() };
+        let listener = Self { socket, file: Some(OwnFile { path: path.clone(), owner: getpid() }) };
         listener.socket.set_nonblocking(true)?;
         Ok(listener)
     }
+
+    fn path(&self) -> Option<PathBuf> {
+        self.file.as_ref().map(|file| file.path.clone())
+    }
 }
 
-impl Drop for Listener {
+impl Drop for OwnFile {
     fn drop(&mut self) {
         if getpid() == self.owner
             && let Err(error) = std::fs::remove_file(&self.path)

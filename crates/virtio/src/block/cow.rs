@@ -13,7 +13,10 @@
 //! Sealing makes the top one of the files below and puts another above it, without moving or looking at anything; so
 //! it costs the same whatever is in it. The copy of a disk in a process made by `fork(2)` has the same files. It must
 //! not write to a top that the other process goes on writing to, so one of the two takes a fresh one before either
-//! writes: the one that runs on seals, the one that is to be a template only takes what was sealed.
+//! writes: the one that runs on seals, the one that is to be a template only takes what was sealed. Both then have the
+//! sealed file by a descriptor that can only be read, and so has everybody who is forked from them: who is taken over by
+//! its guest cannot change what others have below their tops. That descriptor comes from outside, because a VMM opens
+//! nothing.
 //!
 //! A [`CowDisk`] is a handle: the device has one and whoever wants to seal the disk another. Both are used on one
 //! thread, between two requests, so the lock inside is never waited for.
@@ -23,6 +26,7 @@ mod tests;
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -46,30 +50,67 @@ pub struct CowDisk {
 struct Disk {
     /// The last of the files is the top.
     layers: Layers,
+    /// The top once more, open for reading only, once somebody has brought that.
+    twin: Option<File>,
     /// Whether any block is in the top.
     written: bool,
     /// What all tops this disk ever has may take.
     quota: Option<Arc<Quota>>,
 }
 
+/// A place for what the guest writes next: an empty file, opened twice.
+#[derive(Debug)]
+pub struct Fresh {
+    /// For reading and writing.
+    pub written: File,
+    /// For reading only: what is left of it when it is sealed in its turn.
+    pub read: File,
+}
+
+/// A disk that can be sealed, whatever happens.
+#[derive(Debug)]
+#[must_use = "nothing is sealed yet"]
+pub struct Prepared {
+    disk: CowDisk,
+    fresh: Fresh,
+}
+
+impl Prepared {
+    /// Lets the present top never be written again and goes on in the fresh one. A top that has no block yet stays. The
+    /// answer is the last descriptor here by which the sealed file can be written; closing it can wait.
+    ///
+    /// # Panics
+    /// Never: the disk knows its top's twin since it was prepared.
+    pub fn seal(self) -> Option<File> {
+        let Self { disk, fresh } = self;
+        let mut disk = disk.lock();
+        let disk = disk.as_mut().filter(|disk| disk.written)?;
+        let twin = disk.twin.replace(fresh.read).expect("it is there since the disk was prepared");
+        let sealed = disk.layers.replace_top(twin);
+        disk.layers.lay(fresh.written);
+        disk.written = false;
+        Some(sealed)
+    }
+}
+
 impl CowDisk {
-    /// Puts an empty top, a nameless file in `dir`, over layers. Makes the file and reads nothing, however large and
-    /// deep the disk is.
+    /// Puts a top, an empty file, over layers. Reads nothing, however large and deep the disk is.
     ///
     /// # Errors
-    /// When the top cannot be made, or there are as many layers as there can be.
-    pub fn over(mut layers: Layers, dir: &Path) -> io::Result<Self> {
+    /// When the file cannot be made as large as the disk, or there are as many layers as there can be.
+    pub fn over(mut layers: Layers, top: File) -> io::Result<Self> {
         let len = layers.len_bytes();
-        layers.raise(empty_top(len, dir)?)?;
-        Ok(Self { len, disk: Arc::new(Mutex::new(Some(Disk { layers, written: false, quota: None }))) })
+        top.set_len(len)?;
+        layers.raise(top)?;
+        Ok(Self { len, disk: Arc::new(Mutex::new(Some(Disk { layers, twin: None, written: false, quota: None }))) })
     }
 
-    /// Puts an empty top over an image without layers.
+    /// Puts a top, a nameless file in `dir`, over an image without layers.
     ///
     /// # Errors
     /// When the image's size cannot be found or the top cannot be made.
     pub fn create(image: File, dir: &Path) -> io::Result<Self> {
-        Self::over(Layers::open(image, Vec::new()).map_err(io::Error::other)?, dir)
+        Self::over(Layers::open(image, Vec::new()).map_err(io::Error::other)?, tempfile::tempfile_in(dir)?)
     }
 
     /// Lets its tops take no more than is left of the quota. What is sealed stays counted: the host keeps it.
@@ -79,27 +120,33 @@ impl CowDisk {
         }
     }
 
-    /// Makes a file for [`CowDisk::seal`], which is then spared the making.
+    /// The present top, for who opens it once more for [`CowDisk::prepare`].
     ///
     /// # Errors
-    /// When it cannot be made.
-    pub fn fresh_top(&self, dir: &Path) -> io::Result<File> {
-        empty_top(self.len, dir)
+    /// When the host has no descriptors left, or the disk was taken away.
+    pub fn top(&self) -> io::Result<File> {
+        let disk = self.lock();
+        let disk = disk.as_ref().ok_or_else(taken)?;
+        disk.layers.file(disk.top())?.try_clone()
     }
 
-    /// Lets the present top never be written again and goes on in a fresh one. A top that has no block yet stays.
+    /// Makes sure that the disk can be sealed: with a fresh top, and with the present one open for reading only, which is
+    /// not needed by a disk that was sealed before.
     ///
     /// # Errors
-    /// When the file is not as large as the disk, there are as many layers as there can be, or the disk was taken
-    /// away. The present top then stays.
-    pub fn seal(&self, fresh_top: File) -> io::Result<()> {
+    /// When the fresh one cannot be made as large as the disk, a file is not the one it should be, there are as many
+    /// layers as there can be, or the disk was taken away.
+    pub fn prepare(&self, fresh: Fresh, present: File) -> io::Result<Prepared> {
+        fresh.written.set_len(self.len)?;
+        same(&fresh.written, &fresh.read)?;
         let mut disk = self.lock();
         let disk = disk.as_mut().ok_or_else(taken)?;
-        if disk.written {
-            disk.layers.push(fresh_top)?;
-            disk.written = false;
+        disk.layers.has_room()?;
+        if disk.twin.is_none() {
+            same(disk.layers.file(disk.top())?, &present)?;
+            disk.twin = Some(present);
         }
-        Ok(())
+        Ok(Prepared { disk: self.clone(), fresh })
     }
 
     /// Takes the disk away from all handles, its top sealed; nothing if that was done before.
@@ -108,9 +155,12 @@ impl CowDisk {
     /// writes.
     #[must_use]
     pub fn take_sealed(&self) -> Option<Layers> {
-        let Disk { mut layers, written, .. } = self.lock().take()?;
-        if !written {
-            layers.pop();
+        let Disk { mut layers, twin, written, .. } = self.lock().take()?;
+        match twin {
+            _ if !written => layers.pop(),
+            Some(twin) => drop(layers.replace_top(twin)),
+            // It was never prepared, and so nobody else has it.
+            None => {}
         }
         Some(layers)
     }
@@ -138,10 +188,13 @@ impl CowDisk {
     }
 }
 
-fn empty_top(len: u64, dir: &Path) -> io::Result<File> {
-    let file = tempfile::tempfile_in(dir)?;
-    file.set_len(len)?;
-    Ok(file)
+/// Two descriptors are of one file, or of what would be another disk.
+fn same(one: &File, other: &File) -> io::Result<()> {
+    let id = |file: &File| file.metadata().map(|found| (found.dev(), found.ino()));
+    if id(one)? == id(other)? {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "what came to be read is not the file that is written"))
 }
 
 fn taken() -> io::Error {

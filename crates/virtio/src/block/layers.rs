@@ -115,9 +115,19 @@ impl Layers {
             let what = format!("a disk of {expected} bytes cannot have a top of {found}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        room_above(self.files.len())?;
-        self.files.push(top);
+        self.has_room()?;
+        self.lay(top);
         Ok(())
+    }
+
+    /// Whether one more file can be put above the others.
+    pub(super) fn has_room(&self) -> io::Result<()> {
+        room_above(self.files.len())
+    }
+
+    /// Puts a file above the others that is as large as the disk and has none of the blocks yet, where there is room.
+    pub(super) fn lay(&mut self, top: File) {
+        self.files.push(top);
     }
 
     /// Takes the highest file away, which must have no block.
@@ -125,10 +135,10 @@ impl Layers {
         self.files.pop();
     }
 
-    /// Replaces the highest file.
-    #[cfg(test)]
+    /// Replaces the highest file by the same, opened otherwise; the one there was. There always is one.
     pub(super) fn replace_top(&mut self, other: File) -> File {
-        std::mem::replace(self.files.last_mut().unwrap(), other)
+        let place = self.files.len() - 1;
+        std::mem::replace(&mut self.files[place], other)
     }
 
     /// Says which file has these blocks from now on.

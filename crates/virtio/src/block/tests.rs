@@ -92,7 +92,9 @@ fn a_disk_in_use_is_sealed_from_outside_and_goes_on_above() {
     let (before, after) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
     let written = outside.write_layer(&before).unwrap();
     assert_eq!((written.stats.blocks, written.stats.data_bytes), (1, 4096));
-    outside.seal(outside.fresh_top(&dir).unwrap()).unwrap();
+    let top = tempfile::tempfile_in(&dir).unwrap();
+    let fresh = Fresh { read: top.try_clone().unwrap(), written: top };
+    outside.prepare(fresh, outside.top().unwrap()).unwrap().seal().unwrap();
     // Not part of that layer any more.
     assert_eq!(write(&mut rig, 0, &[1; 512]), OK);
     let mut model = pattern(16 << 10);
@@ -104,7 +106,7 @@ fn a_disk_in_use_is_sealed_from_outside_and_goes_on_above() {
     for (layer, first) in [(before, pattern(512)), (after, vec![1; 512])] {
         let layer = layer::Layer::open(layer, Some(16 << 10)).unwrap();
         let layers = Layers::open(file.try_clone().unwrap(), vec![layer]).unwrap();
-        let disk = CowDisk::over(layers, &dir).unwrap();
+        let disk = CowDisk::over(layers, tempfile::tempfile_in(&dir).unwrap()).unwrap();
         let mut rig = Rig::running(Box::new(Block::new(Box::new(disk), "")));
         model[..512].copy_from_slice(&first);
         assert_eq!(read(&mut rig, 0, 16 << 10), (OK, model.clone()));

@@ -66,7 +66,8 @@ enum Turn {
 pub(super) struct Hub {
     cid: u64,
     max_connections: usize,
-    path: PathBuf,
+    /// What the sockets of the host's services are named after, if the guest may reach them.
+    path: Option<PathBuf>,
     poller: Arc<dyn Poller>,
     greetings: BTreeMap<u32, Greeting>,
     connections: BTreeMap<u32, Connection>,
@@ -83,7 +84,7 @@ pub(super) struct Hub {
 
 impl Hub {
     /// Token 0 is left to the caller.
-    pub(super) fn new(cid: u64, path: PathBuf, max_connections: usize, poller: Arc<dyn Poller>) -> Self {
+    pub(super) fn new(cid: u64, path: Option<PathBuf>, max_connections: usize, poller: Arc<dyn Poller>) -> Self {
         Self {
             cid,
             max_connections,
@@ -205,7 +206,8 @@ impl Hub {
         if self.is_full_for_guest() {
             return self.refuse(header);
         }
-        let socket = match connect(&self.path, ports.host) {
+        let Some(path) = &self.path else { return self.refuse(header) };
+        let socket = match connect(path, ports.host) {
             Ok(socket) => socket,
             Err(error) => {
                 debug!("the guest cannot reach host port {}: {error}", ports.host);

@@ -50,6 +50,11 @@ impl Guest {
         let dir = tempfile::tempdir().unwrap();
         let mut device = Vsock::new(CID, dir.path().join("v")).unwrap();
         change(&mut device);
+        Self::of(device, dir, refused)
+    }
+
+    /// The driver of a device that listens in this directory.
+    fn of(device: Vsock, dir: TempDir, refused: u64) -> Self {
         let mut rig = Rig::running_without(Box::new(device), refused);
         let scratch = rig.readable(&vec![0; 130 << 10]);
         Self { rig, dir, room: Vec::new(), scratch }
@@ -684,11 +689,28 @@ fn a_reset_closes_everything_and_the_next_driver_starts_afresh() {
 }
 
 #[test]
+fn a_device_without_a_path_listens_and_reaches_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    let handed = UnixListener::bind(&path).unwrap();
+    handed.set_nonblocking(true).unwrap();
+    let device = Vsock::on(CID, handed.into()).unwrap();
+    let _service = UnixListener::bind(dir.path().join("v_80")).unwrap();
+    let mut guest = Guest::of(device, dir, 0);
+    guest.supply(8);
+    guest.say(80, op::REQUEST, &[]);
+    guest.expect(op::RST);
+    let _client = guest.client();
+    drop(guest.rig);
+    assert!(path.exists(), "it is somebody else's");
+}
+
+#[test]
 fn the_socket_goes_with_the_device_but_not_with_a_copy_in_another_process() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v");
     let mut inherited = Vsock::new(CID, path.clone()).unwrap();
-    inherited.listener.owner = Pid::INIT;
+    inherited.listener.file.as_mut().unwrap().owner = Pid::INIT;
     drop(inherited);
     assert!(path.exists());
     std::fs::remove_file(&path).unwrap();

@@ -1,4 +1,5 @@
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use super::*;
@@ -33,8 +34,17 @@ fn swap_top(disk: &CowDisk, other: File) -> File {
     disk.as_mut().unwrap().layers.replace_top(other)
 }
 
-fn fresh(disk: &CowDisk) -> File {
-    disk.fresh_top(&std::env::temp_dir()).unwrap()
+fn read_only(file: &File) -> File {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap()
+}
+
+fn fresh() -> Fresh {
+    let written = tempfile::tempfile().unwrap();
+    Fresh { read: read_only(&written), written }
+}
+
+fn seal(disk: &CowDisk) -> Option<File> {
+    disk.prepare(fresh(), read_only(&disk.top().unwrap())).unwrap().seal()
 }
 
 #[test]
@@ -87,7 +97,7 @@ fn a_new_top_is_made_without_reading_and_takes_no_space() {
     let layers = Layers::open(image.try_clone().unwrap(), Vec::new()).unwrap();
     // Whoever reads now finds nothing.
     image.set_len(0).unwrap();
-    let mut disk = CowDisk::over(layers, &std::env::temp_dir()).unwrap();
+    let mut disk = CowDisk::over(layers, tempfile::tempfile().unwrap()).unwrap();
     let last = (1 << 40) - BLOCK_BYTES;
     disk.write_at(Buffers::from(&mut [5; BLOCK][..]), last).unwrap();
     let mut bytes = [0; BLOCK];
@@ -113,7 +123,7 @@ fn sealing_moves_nothing_and_the_sealed_top_stays() {
     let mut disk = disk(&pattern(3 * BLOCK));
     disk.write_at(Buffers::from(&mut [1; 8][..]), 0).unwrap();
     let sealed = with_top(&disk, |top| top.try_clone().unwrap());
-    disk.seal(fresh(&disk)).unwrap();
+    seal(&disk).unwrap();
     assert_eq!(with_top(&disk, |top| top.metadata().unwrap().blocks()), 0);
     disk.write_at(Buffers::from(&mut [2; 4][..]), 0).unwrap();
     let mut bytes = [0; 9];
@@ -127,25 +137,51 @@ fn sealing_moves_nothing_and_the_sealed_top_stays() {
 fn a_top_without_blocks_is_not_sealed() {
     let mut disk = disk(&pattern(BLOCK));
     for _ in 0..3 {
-        disk.seal(fresh(&disk)).unwrap();
+        assert!(seal(&disk).is_none());
     }
     assert_eq!(disk.lock().as_ref().unwrap().layers.files(), 2);
     disk.write_at(Buffers::from(&mut [1; 8][..]), 0).unwrap();
-    disk.seal(fresh(&disk)).unwrap();
+    seal(&disk).unwrap();
     // A fork taken now has the files that this disk does not write to.
     let sealed = disk.clone().take_sealed().unwrap();
     assert_eq!((sealed.files(), sealed.floor()), (2, 1));
     assert!(disk.take_sealed().is_none());
-    assert_eq!(disk.seal(fresh(&disk)).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(disk.top().unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(disk.prepare(fresh(), image(&[])).unwrap_err().kind(), io::ErrorKind::NotFound);
     assert_eq!(disk.write_layer(&image(&[])).unwrap_err().kind(), io::ErrorKind::NotFound);
 }
 
 #[test]
-fn a_top_of_another_size_is_refused() {
+fn what_is_sealed_can_only_be_read_by_both() {
+    let mut source = disk(&pattern(2 * BLOCK));
+    for byte in 1..4 {
+        source.write_at(Buffers::from(&mut [byte; 8][..]), 0).unwrap();
+        drop(seal(&source).unwrap());
+    }
+    source.write_at(Buffers::from(&mut [4; 8][..]), 0).unwrap();
+    // What a process that was forked now would have.
+    let prepared = source.prepare(fresh(), read_only(&source.top().unwrap())).unwrap();
+    let layers = source.take_sealed().unwrap();
+    assert_eq!(layers.files(), 5);
+    for file in layers.iter().skip(1) {
+        let error = file.write_all_at(&[9], 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EBADF));
+    }
+    assert!(prepared.seal().is_none(), "there is nothing any more that could be written");
+    let mut child = CowDisk::over(layers, tempfile::tempfile().unwrap()).unwrap();
+    let mut bytes = [0; 8];
+    child.read_at(Buffers::from(&mut bytes[..]), 0).unwrap();
+    assert_eq!(bytes, [4; 8]);
+}
+
+#[test]
+fn another_file_is_not_taken_for_the_top() {
     let mut disk = disk(&pattern(BLOCK));
     disk.write_at(Buffers::from(&mut [1; 8][..]), 0).unwrap();
-    let error = disk.seal(image(&[1])).unwrap_err();
-    assert_eq!(error.to_string(), "a disk of 4096 bytes cannot have a top of 1");
+    let error = disk.prepare(fresh(), image(&[1; BLOCK])).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    let crossed = Fresh { written: fresh().written, read: fresh().read };
+    disk.prepare(crossed, read_only(&disk.top().unwrap())).unwrap_err();
     disk.write_at(Buffers::from(&mut [1; 8][..]), 0).unwrap();
     assert_eq!(disk.lock().as_ref().unwrap().layers.files(), 2);
 }
@@ -171,7 +207,7 @@ fn a_disk_takes_no_more_than_its_quota_and_goes_on() {
     write(&mut other, 1, 4).unwrap();
     write(&mut one, 1, 0).unwrap();
     // A block that was sealed is kept by the host beside the one that is written over it.
-    one.seal(fresh(&one)).unwrap();
+    seal(&one).unwrap();
     write(&mut one, 1, 0).unwrap_err();
 }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::super::blocks::BLOCK;
 use super::*;
 use crate::Buffers;
-use crate::block::{Backend, CowDisk};
+use crate::block::{Backend, CowDisk, Fresh};
 
 fn file(bytes: &[u8]) -> File {
     let mut file = tempfile::tempfile().unwrap();
@@ -35,11 +35,13 @@ fn read(disk: &mut CowDisk, offset: usize, len: usize) -> Vec<u8> {
 }
 
 fn over(layers: Layers) -> CowDisk {
-    CowDisk::over(layers, &std::env::temp_dir()).unwrap()
+    CowDisk::over(layers, tempfile::tempfile().unwrap()).unwrap()
 }
 
 fn seal(disk: &CowDisk) {
-    disk.seal(disk.fresh_top(&std::env::temp_dir()).unwrap()).unwrap();
+    let top = tempfile::tempfile().unwrap();
+    let fresh = Fresh { read: top.try_clone().unwrap(), written: top };
+    disk.prepare(fresh, disk.top().unwrap()).unwrap().seal();
 }
 
 /// The files of a disk, as a store would keep them.
