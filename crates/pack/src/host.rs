@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-use types::STATE_FORMAT;
+use types::{OLDEST_STATE_FORMAT, STATE_FORMAT};
 
 use crate::manifest::Requires;
 
@@ -47,7 +47,7 @@ pub enum Unmet {
         missing: Vec<String>,
     },
     /// A later VMM.
-    #[error("its state is of format {needed}, and this forkd reads format {STATE_FORMAT}; {}", advice(*needed))]
+    #[error("its state is of format {needed}, and this forkd reads formats {OLDEST_STATE_FORMAT} to {STATE_FORMAT}; {}", advice(*needed))]
     State {
         /// Its format.
         needed: u32,
@@ -102,7 +102,7 @@ impl HostCpu {
         if let Some((needed, here)) = other(&requires.cpu_vendor, &self.vendor) {
             return Err(Unmet::Vendor { needed, here });
         }
-        if requires.state_format != STATE_FORMAT {
+        if !(OLDEST_STATE_FORMAT..=STATE_FORMAT).contains(&requires.state_format) {
             return Err(Unmet::State { needed: requires.state_format });
         }
         let missing = requires.cpu_flags.iter().filter(|flag| !self.flags.contains(flag));
@@ -128,6 +128,7 @@ mod tests {
         let refused = |requires: Requires| host.meets(&requires).unwrap_err().to_string();
         assert!(refused(Requires { arch: "aarch64".into(), ..fits.clone() }).contains("aarch64"));
         assert!(refused(Requires { cpu_vendor: "GenuineIntel".into(), ..fits.clone() }).contains("GenuineIntel"));
+        host.meets(&Requires { state_format: OLDEST_STATE_FORMAT, ..fits.clone() }).unwrap();
         assert!(refused(Requires { state_format: 99, ..fits.clone() }).contains("newer forkd"));
         let flags = ["avx", "avx512f", "amx_tile"].map(String::from).to_vec();
         assert!(refused(Requires { cpu_flags: flags, ..fits }).ends_with("avx512f, amx_tile"));

@@ -82,6 +82,7 @@ impl World {
             network: false,
             egress: None,
             interpreter: None,
+            ports: Vec::new(),
             pause_us: None,
         };
         staged.commit(described).unwrap()

@@ -38,6 +38,7 @@ impl Store {
             network: manifest.network,
             egress: manifest.egress.clone(),
             interpreter: manifest.interpreter,
+            ports: manifest.ports.clone(),
             pause_us: manifest.pause_us,
         })
     }

@@ -1,6 +1,7 @@
 //! What a snapshot says about itself, as JSON. It is read from a file that anybody may have written: bounded, and the
 //! format is looked at before the rest is understood.
 
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use layer::Digest;
@@ -52,6 +53,9 @@ pub struct Manifest {
     pub egress: Option<Box<str>>,
     /// The interpreter that was warmed.
     pub interpreter: Option<Interpreter>,
+    /// TCP ports that something listens on in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<NonZeroU16>,
     /// vCPUs and devices.
     pub state: StateRef,
     /// The layers of the memory, lowest first; the first one lies over zeroes.

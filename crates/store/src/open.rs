@@ -28,7 +28,7 @@ pub struct Snapshot {
     tag: Tag,
     dir: File,
     pool: Pool,
-    manifest: Manifest,
+    manifest: Box<Manifest>,
 }
 
 /// A snapshot's files, open for reading.
@@ -61,18 +61,18 @@ impl Snapshot {
             tag: tag.clone(),
             reason: format!("longer than {MAX_BYTES} bytes"),
         })?;
-        let manifest = Manifest::parse(tag, &bytes)?;
+        let manifest = Box::new(Manifest::parse(tag, &bytes)?);
         Ok(Self { tag: tag.clone(), dir, pool: pool.clone(), manifest })
     }
 
     /// What it says about itself.
     #[must_use]
-    pub const fn manifest(&self) -> &Manifest {
+    pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
     pub(crate) fn into_manifest(self) -> Manifest {
-        self.manifest
+        *self.manifest
     }
 
     /// Opens everything that a template needs, the disk images included.

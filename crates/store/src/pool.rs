@@ -46,12 +46,12 @@ impl Pool {
         Ok(opened)
     }
 
-    /// Gives a layer its name. One that has it already is kept if it is what its name says. The caller holds the store's
-    /// lock and syncs the directory.
+    /// Gives a layer its name. One that has it already is kept if it is what its name says, to the last block. The caller
+    /// holds the store's lock and syncs the directory.
     pub(crate) fn adopt(&self, path: &Path, layer: &LayerRef) -> Result<(), StoreError> {
         let target = self.path(&layer.digest);
-        match self.open(layer, None) {
-            Ok(_) => return fs::remove_file(path).map_err(StoreError::io("remove", path)),
+        match self.open(layer, None).and_then(|there| there.check(|_| {}).map_err(|error| error.to_string())) {
+            Ok(()) => return fs::remove_file(path).map_err(StoreError::io("remove", path)),
             Err(problem) if target.exists() => log::warn!("{} {problem} and is replaced", target.display()),
             Err(_) => {}
         }

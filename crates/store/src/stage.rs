@@ -5,6 +5,7 @@ mod origin;
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -48,6 +49,8 @@ pub struct Described {
     pub egress: Option<Box<str>>,
     /// The interpreter that was warmed.
     pub interpreter: Option<Interpreter>,
+    /// TCP ports that something listens on in it.
+    pub ports: Vec<NonZeroU16>,
     /// For how long the guest did not run.
     pub pause_us: Option<u64>,
 }

@@ -89,6 +89,7 @@ fn described() -> Described {
         network: false,
         egress: None,
         interpreter: Some(types::Interpreter::Python3),
+        ports: vec![std::num::NonZeroU16::MIN],
         pause_us: Some(3),
     }
 }
@@ -219,6 +220,34 @@ fn damage_is_told_by_file_and_kind() {
     std::fs::write(dir.join("manifest.json"), r#"{"format": 1, "images": []}"#).unwrap();
     assert!(problem().contains("older than this forkd understands"), "{}", problem());
     world.store.remove(&tag("a"), Removal::Plain).unwrap();
+}
+
+/// Whoever wrote it may have wanted that others, who have these contents, are given something else.
+#[test]
+fn a_layer_whose_blocks_are_not_what_its_table_says_is_refused() {
+    let world = World::new();
+    let staged = world.store.stage(&tag("a"), Existing::Keep, world.booted()).unwrap();
+    fill(&staged, "a", &[(1, 1), (2, 2)]);
+    let memory = names(world.store.dir()).into_iter().map(|name| world.store.dir().join(name).join("memory.layer"));
+    let memory = memory.into_iter().find(|path| path.exists()).unwrap();
+    let forged = File::options().write(true).open(memory).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&forged, &[9], BLOCK_BYTES).unwrap();
+    let error = staged.commit(described()).unwrap_err();
+    assert!(matches!(&error, StoreError::Unfit { problem, .. } if problem.contains("memory")), "{error}");
+    assert!(world.names().is_empty() && world.layers().is_empty());
+}
+
+#[test]
+fn a_forged_layer_does_not_stay_when_the_honest_one_comes() {
+    let world = World::new();
+    let one = world.write("one", world.booted(), &[(1, 1)]);
+    let path = world.store.layer_path(&one.manifest().memory_layers[0].digest);
+    let forged = File::options().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&forged, &[9], BLOCK_BYTES).unwrap();
+    world.write("two", world.booted(), &[(1, 1)]);
+    let mut byte = [0];
+    std::os::unix::fs::FileExt::read_exact_at(&File::open(&path).unwrap(), &mut byte, BLOCK_BYTES).unwrap();
+    assert_eq!(byte, [1]);
 }
 
 #[test]

@@ -10,7 +10,7 @@
 
 use std::path::{Path, PathBuf};
 
-use layer::Layer;
+use layer::{Layer, LayerError};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::{Described, MEMORY, STATE, Staged, disk_name};
@@ -111,14 +111,18 @@ impl Staged {
         Ok(below.map(|layer| layer.len_bytes()))
     }
 
-    /// Looks at a staged layer and puts it on the disk. What it is, it says itself.
+    /// Looks at a staged layer, all of it, and puts it on the disk. What it is, it says itself; that it is so is found out
+    /// here, because a process that a guest may have taken over wrote it, and whoever has the same contents will be given
+    /// this file.
     fn own(&self, name: &str, length: Option<u64>) -> Result<Own, StoreError> {
         let path = self.path.join(name);
         pool::seal(&path)?;
         let failed = StoreError::io("open", &path);
         let file = open_plain(&path).map_err(&failed)?;
         let file_bytes = file.metadata().map_err(&failed)?.len();
-        let layer = Layer::open(file, length).map_err(|error| self.unfit(format!("{name}: {error}")))?;
+        let unfit = |error: LayerError| self.unfit(format!("{name}: {error}"));
+        let layer = Layer::open(file, length).map_err(unfit)?;
+        layer.check(|_| {}).map_err(unfit)?;
         let named = LayerRef { digest: layer.digest(), file_bytes, data_bytes: layer.stats().data_bytes };
         Ok(Own { path, layer: named, length: layer.len_bytes() })
     }
@@ -155,6 +159,7 @@ impl Staged {
             network: described.network,
             egress: described.egress,
             interpreter: described.interpreter,
+            ports: described.ports,
             state: self.state_ref()?,
             memory_layers: over(&self.foundation.memory, memory),
             disks: disks.collect(),
