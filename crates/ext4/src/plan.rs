@@ -93,7 +93,9 @@ pub(crate) struct Planned {
     pub(crate) links: u32,
     pub(crate) extents: Vec<Extent>,
     pub(crate) extent_blocks: Vec<u32>,
-    pub(crate) xattrs: Stored,
+    /// Whether its attributes take a block. Their bytes are made when they are written: a few attributes take a whole
+    /// block, which for all inodes of an image would be more than anybody has.
+    has_xattr_block: bool,
     pub(crate) xattr_block: u32,
 }
 
@@ -124,7 +126,7 @@ impl Plan {
             let (ranges, needed) = ranges(tree, planned.node)?;
             // A range is split where a group ends.
             let extents = ranges.len() + usize::try_from(needed >> 14).unwrap_or(usize::MAX);
-            let beside = u64::from(extent::tree_blocks(extents)) + u64::from(planned.has_xattr_block());
+            let beside = u64::from(extent::tree_blocks(extents)) + u64::from(planned.has_xattr_block);
             blocks += needed + beside;
         }
         let count = u32::try_from(inodes.len()).map_err(|_| PlanError::TooLarge)?;
@@ -212,14 +214,10 @@ pub(crate) const fn number(position: u32) -> u32 {
 }
 
 impl Planned {
-    const fn has_xattr_block(&self) -> bool {
-        matches!(self.xattrs, Stored::InBlock(_))
-    }
-
     /// Blocks of every kind that are its own.
     pub(crate) fn blocks(&self) -> u64 {
         let data: u64 = self.extents.iter().map(|extent| u64::from(extent.len)).sum();
-        data + self.extent_blocks.len() as u64 + u64::from(self.has_xattr_block())
+        data + self.extent_blocks.len() as u64 + u64::from(self.has_xattr_block)
     }
 }
 
@@ -243,7 +241,7 @@ impl Allocator {
         for _ in 0..extent::tree_blocks(planned.extents.len()) {
             planned.extent_blocks.push(self.run(1)?.0);
         }
-        if planned.has_xattr_block() {
+        if planned.has_xattr_block {
             planned.xattr_block = self.run(1)?.0;
         }
         Some(())
@@ -303,10 +301,11 @@ fn walk(tree: &Tree) -> Result<Walked, PlanError> {
 
 fn planned(tree: &Tree, node: NodeId, parent: u32) -> Result<Planned, PlanError> {
     let stored = xattr::store(&tree.node(node).meta.xattrs);
-    let xattrs = stored.map_err(|source| PlanError::Xattr { path: tree.path(node), source })?;
+    let stored = stored.map_err(|source| PlanError::Xattr { path: tree.path(node), source })?;
+    let has_xattr_block = matches!(stored, Stored::InBlock(_));
     // A directory has its own `.` besides the name its parent has for it.
     let links = if tree.entries(node).is_some() { 2 } else { 1 };
-    Ok(Planned { node, parent, links, extents: Vec::new(), extent_blocks: Vec::new(), xattrs, xattr_block: 0 })
+    Ok(Planned { node, parent, links, extents: Vec::new(), extent_blocks: Vec::new(), has_xattr_block, xattr_block: 0 })
 }
 
 /// Which blocks of a node have to lie on the disk, as first and count, and how many those are.

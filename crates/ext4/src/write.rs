@@ -11,7 +11,7 @@ use crate::inode::{self, Inode};
 use crate::plan::{Plan, Planned, SHORT_LINK, number};
 use crate::superblock::{self, Usage};
 use crate::tree::{Kind, NodeId};
-use crate::xattr::Stored;
+use crate::xattr::{self, Stored};
 use crate::{BLOCK, BLOCK_LEN};
 
 impl Plan {
@@ -104,7 +104,9 @@ impl Plan {
             }
         }
         self.write_content(out, planned.node, 0, &data)?;
-        let xattrs = match &planned.xattrs {
+        // They could be stored when this was planned.
+        let stored = xattr::store(&node.meta.xattrs).map_err(io::Error::other)?;
+        let xattrs = match &stored {
             Stored::Nowhere => &[][..],
             Stored::InInode(bytes) => bytes,
             Stored::InBlock(bytes) => {

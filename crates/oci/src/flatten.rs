@@ -40,9 +40,14 @@ pub struct Limits {
     pub unpacked_bytes: u64,
 }
 
+impl Limits {
+    /// What no image needs.
+    pub(crate) const UNPACKED_BYTES: u64 = 64 << 30;
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Self { entries: 1 << 20, metadata_bytes: 256 << 20, unpacked_bytes: 64 << 30 }
+        Self { entries: 1 << 20, metadata_bytes: 256 << 20, unpacked_bytes: Self::UNPACKED_BYTES }
     }
 }
 
@@ -172,17 +177,12 @@ pub(crate) struct Flattener {
 
 impl Flattener {
     pub(crate) fn new(limits: Limits) -> Self {
-        let root = Meta { mode: 0o755, ..Meta::default() };
-        Self {
-            tree: Tree::new(root),
-            files: Vec::new(),
-            texts: Vec::new(),
-            limits,
-            steps: 0,
-            layer: 0,
-            entries: 0,
-            metadata_bytes: 0,
-        }
+        Self::over(Tree::new(Meta { mode: 0o755, ..Meta::default() }), limits)
+    }
+
+    /// With layers over what is there already.
+    pub(crate) const fn over(tree: Tree, limits: Limits) -> Self {
+        Self { tree, files: Vec::new(), texts: Vec::new(), limits, steps: 0, layer: 0, entries: 0, metadata_bytes: 0 }
     }
 
     /// Lays one more layer over the others, and reads it to its end.
@@ -210,6 +210,37 @@ impl Flattener {
         let node = node.map_err(|source| FlattenError::Node { path: shown(path), source })?;
         self.texts.push((node, text.into()));
         Ok(())
+    }
+
+    /// A directory that is to be there; made if nothing has its name. Something that is no directory stays in its way.
+    pub(crate) fn ensure_directory(&mut self, path: &str) -> Result<(), FlattenError> {
+        self.layer += 1;
+        match self.directory(path.as_bytes(), &names(path.as_bytes())?) {
+            Ok(_) | Err(FlattenError::NotADirectory { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the path names, if it is there; directories on the way may be links.
+    pub(crate) fn find(&mut self, path: &str) -> Result<Option<NodeId>, FlattenError> {
+        let mut names = names(path.as_bytes())?;
+        let Some(last) = names.pop() else { return Ok(Some(NodeId::ROOT)) };
+        let Some(dir) = self.existing(path.as_bytes(), &names)? else { return Ok(None) };
+        Ok(self.tree.get(dir, &name(last, path.as_bytes())?).map(|entry| entry.node))
+    }
+
+    /// The directory that the path names, if it is there; it may be a link itself.
+    pub(crate) fn find_directory(&mut self, path: &str) -> Result<Option<NodeId>, FlattenError> {
+        self.existing(path.as_bytes(), &names(path.as_bytes())?)
+    }
+
+    /// Where a file's bytes are, if they are in a layer.
+    pub(crate) fn stored(&self, node: NodeId) -> Option<Stored> {
+        self.files.iter().rfind(|file| file.node == node).copied()
+    }
+
+    pub(crate) const fn tree(&self) -> &Tree {
+        &self.tree
     }
 
     pub(crate) fn finish(self) -> Flat {

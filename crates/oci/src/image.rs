@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::blob::Blob;
 use crate::digest::{Digest, DigestError};
 use crate::directory::{DirectoryError, Files};
+use crate::flatten::{Limits, Whiteouts};
 use crate::layout::Layout;
 use crate::manifest::{ConfigFile, Descriptor, Document, MAX_DOCUMENT, MAX_LAYERS, Platform, RunFile};
 use crate::registry::RegistryError;
@@ -16,8 +17,10 @@ use crate::tar::TarError;
 
 /// An index that leads to an index that leads to an index is none.
 const MAX_INDEXES: usize = 3;
+/// What all layers may have: as much as they may unpack to.
+const MAX_BYTES: u64 = Limits::UNPACKED_BYTES;
 /// Changes whenever the same image would give different bytes.
-const BUILDER: &[u8] = b"forkd image writer 1";
+const BUILDER: &[u8] = b"forkd image writer 2";
 
 /// Why there is no image.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +81,12 @@ pub enum ImageError {
         layers: usize,
         /// How many the configuration names.
         named: usize,
+    },
+    /// More to fetch than an image may be once it is uncompressed.
+    #[error("the layers of the image have {bytes} bytes, and all that is in an image may have {MAX_BYTES}")]
+    TooLarge {
+        /// How many there are.
+        bytes: u64,
     },
     /// A blob is longer or shorter than it should be.
     #[error("blob {digest} should have {expected} bytes and has {found}")]
@@ -145,11 +154,33 @@ impl From<RunFile> for RunConfig {
 pub(crate) struct Layer {
     pub(crate) blob: Blob,
     pub(crate) diff_id: Option<Digest>,
+    pub(crate) whiteouts: Whiteouts,
+    /// Its name in the cache, and what it has to be: it lay there and was not looked at.
+    pub(crate) unchecked: Option<(PathBuf, Digest)>,
+}
+
+impl Layer {
+    /// One that an image's configuration names.
+    pub(crate) const fn of_image(blob: Blob, diff_id: Digest) -> Self {
+        Self { blob, diff_id: Some(diff_id), whiteouts: Whiteouts::Honoured, unchecked: None }
+    }
+
+    /// An archive by itself, in which nothing is a whiteout; and what is in the file.
+    fn of_archive(path: &Path) -> Result<(Self, Digest), ImageError> {
+        let blob = Blob::open(path).map_err(ImageError::read(path))?;
+        let id = Digest::of_stream(&mut blob.reader()).map_err(ImageError::read(path))?;
+        Ok((Self { blob, diff_id: None, whiteouts: Whiteouts::Plain, unchecked: None }, id))
+    }
 }
 
 /// Where the blobs of an image come from. What is handed out has the length and the digest that it should have.
 pub(crate) trait Blobs {
     fn blob(&self, descriptor: &Descriptor) -> Result<Blob, ImageError>;
+
+    /// A layer; one that says so was not compared with its digest yet.
+    fn layer(&self, descriptor: &Descriptor, diff_id: Digest) -> Result<Layer, ImageError> {
+        Ok(Layer::of_image(self.blob(descriptor)?, diff_id))
+    }
 
     /// An index or a manifest; registries keep them apart from other blobs.
     fn manifest(&self, descriptor: &Descriptor) -> Result<Vec<u8>, ImageError> {
@@ -190,12 +221,13 @@ impl Found {
                     if layers > MAX_LAYERS || layers != named {
                         return Err(ImageError::Layers { layers, named });
                     }
+                    let bytes = manifest.layers.iter().fold(0u64, |sum, layer| sum.saturating_add(layer.size));
+                    if bytes > MAX_BYTES {
+                        return Err(ImageError::TooLarge { bytes });
+                    }
                     let diff_ids = config.rootfs.diff_ids.clone();
-                    let layers = manifest
-                        .layers
-                        .iter()
-                        .zip(diff_ids)
-                        .map(|(layer, diff_id)| Ok(Layer { blob: blobs.blob(layer)?, diff_id: Some(diff_id) }));
+                    let layers =
+                        manifest.layers.iter().zip(diff_ids).map(|(layer, diff_id)| blobs.layer(layer, diff_id));
                     return Self::new(config, layers.collect::<Result<_, ImageError>>()?, platform);
                 }
             }
@@ -220,19 +252,14 @@ pub(crate) fn document<T: serde::de::DeserializeOwned>(text: &[u8], what: &str) 
     serde_json::from_slice(text).map_err(|error| ImageError::Malformed { what: what.into(), reason: error.to_string() })
 }
 
-#[derive(Debug)]
-pub(crate) enum Body {
-    Layers(Vec<Layer>),
-    /// An archive by itself, in which nothing is a whiteout.
-    Tar(Layer),
-    Files(Files),
-}
-
 /// An image that is here, all of it.
 #[derive(Debug)]
 pub struct Image {
     pub(crate) run: RunConfig,
-    pub(crate) body: Body,
+    /// Files of a directory, which lie below all layers.
+    pub(crate) files: Option<Files>,
+    /// From the lowest to the highest.
+    pub(crate) layers: Vec<Layer>,
     id: Digest,
 }
 
@@ -248,14 +275,14 @@ impl Image {
             Source::Docker(place) => Ok(Self::of(Layout::archive(&place.path)?.open_docker(place, platform)?)),
             Source::Directory(path) => {
                 let files = Files::open(path)?;
-                let id = files.digest()?;
-                Ok(Self::new(RunConfig::default(), Body::Files(files), &[&id]))
+                let contents = files.digest()?;
+                let run = RunConfig::default();
+                Ok(Self { id: id(&run, &[&contents]), run, files: Some(files), layers: Vec::new() })
             }
             Source::Tar(path) => {
-                let blob = Blob::open(path).map_err(ImageError::read(path))?;
-                let id = Digest::of_stream(&mut blob.reader()).map_err(ImageError::read(path))?;
-                let layer = Layer { blob, diff_id: None };
-                Ok(Self::new(RunConfig::default(), Body::Tar(layer), &[&id]))
+                let (layer, contents) = Layer::of_archive(path)?;
+                let run = RunConfig::default();
+                Ok(Self { id: id(&run, &[&contents]), run, files: None, layers: vec![layer] })
             }
             Source::Registry(reference) => {
                 let reason = "it is in a registry, and was to be fetched first".into();
@@ -266,16 +293,27 @@ impl Image {
 
     pub(crate) fn of(found: Found) -> Self {
         let Found { run, layers } = found;
-        let ids: Vec<_> = layers.iter().filter_map(|layer| layer.diff_id.clone()).collect();
-        Self::new(run, Body::Layers(layers), &ids.iter().collect::<Vec<_>>())
+        let ids: Vec<_> = layers.iter().filter_map(|layer| layer.diff_id.as_ref()).collect();
+        Self { id: id(&run, &ids), run, files: None, layers }
     }
 
-    fn new(run: RunConfig, body: Body, contents: &[&Digest]) -> Self {
-        let run_text = serde_json::to_vec(&run).unwrap_or_default();
-        let mut text = BUILDER.to_vec();
-        text.extend(Digest::of(&run_text).to_string().bytes());
-        contents.iter().for_each(|digest| text.extend(digest.to_string().bytes()));
-        Self { id: Digest::of(&text), run, body }
+    /// The same with an archive of files laid over it, in which nothing is a whiteout.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn with_layer(mut self, path: &Path) -> Result<Self, ImageError> {
+        let (layer, contents) = Layer::of_archive(path)?;
+        self.id = id(&self.run, &[&self.id, &contents]);
+        self.layers.push(layer);
+        Ok(self)
+    }
+
+    /// The same, with programs that are run in another way.
+    #[must_use]
+    pub fn with_run(mut self, run: RunConfig) -> Self {
+        self.id = id(&run, &[&self.id]);
+        self.run = run;
+        self
     }
 
     /// How its programs are to be run.
@@ -289,4 +327,13 @@ impl Image {
     pub const fn id(&self) -> &Digest {
         &self.id
     }
+}
+
+/// What a disk depends on.
+fn id(run: &RunConfig, contents: &[&Digest]) -> Digest {
+    let run_text = serde_json::to_vec(run).unwrap_or_default();
+    let mut text = BUILDER.to_vec();
+    text.extend(Digest::of(&run_text).to_string().bytes());
+    contents.iter().for_each(|digest| text.extend(digest.to_string().bytes()));
+    Digest::of(&text)
 }

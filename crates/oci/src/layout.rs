@@ -71,17 +71,26 @@ impl Layout {
     /// The image of that name, or the only one.
     pub(crate) fn open(self, place: &Place, platform: &Platform) -> Result<Found, ImageError> {
         let index: Index = self.json("index.json")?;
-        let named: Vec<_> = match &place.name {
-            Some(name) => index.manifests.iter().filter(|found| found.is_called(name)).cloned().collect(),
-            None => index.manifests,
+        let at = || place.path.clone();
+        let chosen = match &place.name {
+            Some(name) => {
+                let named: Vec<_> = index.manifests.iter().filter(|found| found.is_called(name)).cloned().collect();
+                match &named[..] {
+                    [] => return Err(ImageError::NoSuchImage { name: name.clone(), at: at() }),
+                    [only] => Some(only.clone()),
+                    _ => Index { manifests: named }.choose(platform).cloned(),
+                }
+            }
+            // Which of several is meant is not ours to guess.
+            None => match index.fitting(platform)[..] {
+                [] if !index.manifests.is_empty() => {
+                    return Err(ImageError::Platform { wanted: platform.clone(), found: index.platforms() });
+                }
+                [only] => Some(only.clone()),
+                _ => None,
+            },
         };
-        let chosen = Index { manifests: named };
-        let root = match (&place.name, &chosen.manifests[..]) {
-            (_, [only]) => only,
-            (Some(name), []) => return Err(ImageError::NoSuchImage { name: name.clone(), at: place.path.clone() }),
-            _ => chosen.choose(platform).ok_or_else(|| ImageError::Ambiguous { at: place.path.clone() })?,
-        };
-        Found::resolve(&self, root, platform)
+        Found::resolve(&self, &chosen.ok_or_else(|| ImageError::Ambiguous { at: at() })?, platform)
     }
 
     /// The image that `docker save` wrote under that name, or the only one.
@@ -109,7 +118,7 @@ impl Layout {
         }
         let layers = found.layers.iter().zip(&parsed.rootfs.diff_ids).map(|(name, diff_id)| {
             let blob = self.file(name)?;
-            Ok(Layer { blob, diff_id: Some(diff_id.clone()) })
+            Ok(Layer::of_image(blob, diff_id.clone()))
         });
         let layers = layers.collect::<Result<_, ImageError>>()?;
         Found::new(parsed, layers, platform)

@@ -3,6 +3,8 @@
 //! ```text
 //! Source ---> Image::open ---> what it runs, and its layers: found, compared with their digests
 //!             Image::pull ---> the same from a registry; layers are kept, for other images too
+//!             Image::with_layer --> the same with more files over it
+//!             Image::contents --> a look at what is in it
 //!             Image::write --> the layers as one tree, the tree as an ext4 file system
 //! ```
 //!
@@ -11,6 +13,7 @@
 //! needs to be root. The same image gives the same bytes.
 
 mod blob;
+mod contents;
 mod digest;
 mod directory;
 mod flatten;
@@ -26,6 +29,7 @@ mod stream;
 mod tar;
 mod write;
 
+pub use contents::Contents;
 pub use digest::{Digest, DigestError};
 pub use directory::DirectoryError;
 pub use flatten::{FlattenError, Limits, Whiteouts};
@@ -37,6 +41,9 @@ pub use source::{Place, Source};
 pub use stream::StreamError;
 pub use tar::TarError;
 pub use write::{DiskSize, WriteError};
+
+/// Why files have no place on a disk.
+pub use ext4::PlanError;
 
 #[cfg(test)]
 mod testing;

@@ -66,7 +66,8 @@ pub struct PlatformError {
 }
 
 /// An operating system and a kind of CPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Platform {
     os: String,
     architecture: String,
@@ -100,6 +101,14 @@ impl FromStr for Platform {
     }
 }
 
+impl TryFrom<String> for Platform {
+    type Error = PlatformError;
+
+    fn try_from(text: String) -> Result<Self, PlatformError> {
+        text.parse()
+    }
+}
+
 impl fmt::Display for Platform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.os, self.architecture)?;
@@ -115,12 +124,37 @@ impl Platform {
     }
 }
 
-/// An index (several images) or a manifest (one), told apart by what they contain.
+/// An index (several images) or a manifest (one), told apart by what they contain. What could be both is neither: its
+/// digest would stand for one thing here and for another elsewhere.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(try_from = "DocumentFile")]
 pub(crate) enum Document {
     Index(Index),
     Manifest(Manifest),
+}
+
+#[derive(Deserialize)]
+struct DocumentFile {
+    manifests: Option<Vec<Descriptor>>,
+    config: Option<Descriptor>,
+    layers: Option<Vec<Descriptor>>,
+}
+
+impl TryFrom<DocumentFile> for Document {
+    type Error = &'static str;
+
+    fn try_from(file: DocumentFile) -> Result<Self, &'static str> {
+        match file {
+            DocumentFile { manifests: Some(manifests), config: None, layers: None } => {
+                Ok(Self::Index(Index { manifests }))
+            }
+            DocumentFile { manifests: None, config: Some(config), layers: Some(layers) } => {
+                Ok(Self::Manifest(Manifest { config, layers }))
+            }
+            DocumentFile { manifests: None, .. } => Err("neither an index nor the manifest of an image"),
+            DocumentFile { .. } => Err("an index and a manifest at once"),
+        }
+    }
 }
 
 /// Images for several platforms, or under several names.
@@ -138,6 +172,18 @@ impl Index {
         said.or_else(|| silent.next().filter(|_| silent.next().is_none()))
     }
 
+    /// Those that may be for a platform, each once.
+    pub(crate) fn fitting(&self, platform: &Platform) -> Vec<&Descriptor> {
+        let images = self.manifests.iter().filter(|found| !found.is_attached());
+        let mut fitting: Vec<&Descriptor> = Vec::new();
+        for found in images.filter(|found| found.platform.as_ref().is_none_or(|found| platform.fits(found))) {
+            if fitting.iter().all(|one| one.digest != found.digest) {
+                fitting.push(found);
+            }
+        }
+        fitting
+    }
+
     /// What there is instead, for a person.
     pub(crate) fn platforms(&self) -> String {
         let said = self.manifests.iter().filter_map(|found| found.platform.as_ref());
@@ -147,7 +193,7 @@ impl Index {
 }
 
 /// An image: how it is run, and its layers from the lowest on.
-#[derive(Debug, Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Manifest {
     pub(crate) config: Descriptor,
     pub(crate) layers: Vec<Descriptor>,
@@ -219,6 +265,23 @@ mod tests {
         assert_eq!(Platform::default().to_string(), "linux/amd64");
         for bad in ["", "linux", "linux/", "a/b/c/d"] {
             assert!(bad.parse::<Platform>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_document_is_one_thing() {
+        let descriptor = format!(r#"{{"digest": "sha256:{}", "size": 1}}"#, "ab".repeat(32));
+        let parsed = |text: &str| serde_json::from_str::<Document>(&text.replace('D', &descriptor));
+        assert!(matches!(parsed(r#"{"manifests": [D]}"#), Ok(Document::Index(_))));
+        assert!(matches!(parsed(r#"{"config": D, "layers": [D], "subject": D}"#), Ok(Document::Manifest(_))));
+        for (text, named) in [
+            (r#"{"manifests": [D], "config": D, "layers": [D]}"#, "at once"),
+            (r#"{"manifests": [], "layers": []}"#, "at once"),
+            (r#"{"config": D}"#, "neither"),
+            ("{}", "neither"),
+        ] {
+            let error = parsed(text).unwrap_err().to_string();
+            assert!(error.contains(named), "{text}: {error}");
         }
     }
 }

@@ -16,6 +16,7 @@ mod endpoints;
 mod fetch;
 mod http;
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,7 +25,7 @@ use types::progress::Progress;
 
 use crate::blob::Blob;
 use crate::digest::Digest;
-use crate::image::{Blobs, Found, Image, ImageError};
+use crate::image::{Blobs, Found, Image, ImageError, Layer};
 use crate::manifest::{Descriptor, MAX_DOCUMENT, Platform};
 use crate::reference::Reference;
 
@@ -32,6 +33,7 @@ pub use credentials::CredentialsError;
 pub use http::RegistryError;
 
 use endpoints::{Endpoint, Endpoints};
+use fetch::Fetched;
 use http::Session;
 
 /// What we understand, best first.
@@ -45,6 +47,8 @@ const LAYERS: &str = "layers-v1";
 pub struct Settings {
     /// Files with credentials, the first that has some for a registry wins.
     pub auth_files: Vec<PathBuf>,
+    /// The `PATH` on which programs that keep credentials are looked for.
+    pub programs: OsString,
     /// Mirrors and plain-HTTP registries (containers-registries.conf).
     pub registries_conf: Option<PathBuf>,
     /// Directories with `HOST/*.crt`: who else may sign for a registry.
@@ -59,15 +63,22 @@ impl Settings {
     /// As docker and podman have it, by this process's environment.
     #[must_use]
     pub fn from_env() -> Self {
-        let dir = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        Self::of(|name| std::env::var_os(name), rustix::process::getuid().as_raw())
+    }
+
+    /// As they have it for that user with these variables.
+    fn of(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> Self {
+        let dir = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let home = dir("HOME");
         let config = dir("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
         let docker = dir("DOCKER_CONFIG").or_else(|| home.as_ref().map(|home| home.join(".docker")));
-        let containers = |base: Option<PathBuf>| base.map(|base| base.join("containers/auth.json"));
+        let runtime = dir("XDG_RUNTIME_DIR").map(|dir| dir.join("containers"));
+        // Where podman puts them when nobody has logged in, as with sudo.
+        let runtime = runtime.unwrap_or_else(|| format!("/run/containers/{uid}").into());
         let auth_files = [
             dir("REGISTRY_AUTH_FILE"),
-            containers(dir("XDG_RUNTIME_DIR")),
-            containers(config.clone()),
+            Some(runtime.join("auth.json")),
+            config.as_ref().map(|config| config.join("containers/auth.json")),
             docker.map(|docker| docker.join("config.json")),
         ];
         let own = config.as_ref().map(|config| config.join("containers/registries.conf"));
@@ -77,6 +88,7 @@ impl Settings {
         let system_certs = ["/etc/containers/certs.d", "/etc/docker/certs.d"].map(PathBuf::from);
         Self {
             auth_files: auth_files.into_iter().flatten().collect(),
+            programs: variable("PATH").unwrap_or_default(),
             registries_conf: conf.or_else(|| Some(system).filter(|system| system.is_file())),
             certificate_dirs: certs.into_iter().chain(system_certs).collect(),
             idle: Duration::from_secs(60),
@@ -106,7 +118,11 @@ impl Image {
             match pulled.and_then(|(pull, root)| Found::resolve(&pull, &root, platform)) {
                 Ok(found) => return Ok(Self::of(found)),
                 // The image is what it is, wherever it is asked for.
-                Err(error @ (ImageError::Platform { .. } | ImageError::Layers { .. })) => return Err(error),
+                Err(
+                    error @ (ImageError::Platform { .. } | ImageError::Layers { .. } | ImageError::TooLarge { .. }),
+                ) => {
+                    return Err(error);
+                }
                 Err(error) => {
                     log::info!("{} does not have {reference} for us: {error}", endpoint.host);
                     last = Some(error);
@@ -114,6 +130,24 @@ impl Image {
             }
         }
         Err(last.unwrap_or_else(|| RegistryError::Blocked { name: reference.to_string() }.into()))
+    }
+
+    /// Compares the layers that were in the cache already with their digests, and takes those out of it that are damaged.
+    /// When there were some, the image is good for nothing, and pulling it again fetches them.
+    ///
+    /// # Errors
+    /// When a layer cannot be read or removed.
+    pub fn drop_damaged(&self, progress: &dyn Progress) -> Result<bool, ImageError> {
+        let unchecked = || self.layers.iter().filter_map(|layer| Some((layer, layer.unchecked.as_ref()?)));
+        let bytes = unchecked().map(|(layer, _)| layer.blob.len()).sum();
+        let stage = (bytes > 0).then(|| progress.stage("Comparing what was pulled before", Some(bytes)));
+        let (mut done, mut is_damaged) = (0, false);
+        for (layer, (path, digest)) in unchecked() {
+            is_damaged |= fetch::drop_if_damaged(path, digest).map_err(ImageError::read(path))?;
+            done += layer.blob.len();
+            stage.iter().for_each(|stage| stage.advance(done));
+        }
+        Ok(is_damaged)
     }
 }
 
@@ -155,14 +189,26 @@ fn manifest(session: &Session<'_>, version: &str) -> Result<Vec<u8>, RegistryErr
     session.small(&format!("manifests/{version}"), MANIFESTS, MAX_DOCUMENT)
 }
 
-impl Blobs for Pull<'_> {
-    fn blob(&self, descriptor: &Descriptor) -> Result<Blob, ImageError> {
-        let path = fetch::fetch(&self.session, descriptor, self.dir, self.progress)?;
-        let blob = Blob::open(&path).map_err(ImageError::read(&path))?;
+impl Pull<'_> {
+    fn fetch(&self, descriptor: &Descriptor) -> Result<(Blob, Fetched), ImageError> {
+        let fetched = fetch::fetch(&self.session, descriptor, self.dir, self.progress)?;
+        let blob = Blob::open(&fetched.path).map_err(ImageError::read(&fetched.path))?;
         if blob.len() == descriptor.size {
-            return Ok(blob);
+            return Ok((blob, fetched));
         }
         Err(ImageError::Size { digest: descriptor.digest.clone(), expected: descriptor.size, found: blob.len() })
+    }
+}
+
+impl Blobs for Pull<'_> {
+    fn blob(&self, descriptor: &Descriptor) -> Result<Blob, ImageError> {
+        self.fetch(descriptor).map(|(blob, _)| blob)
+    }
+
+    fn layer(&self, descriptor: &Descriptor, diff_id: Digest) -> Result<Layer, ImageError> {
+        let (blob, Fetched { path, is_old }) = self.fetch(descriptor)?;
+        let unchecked = is_old.then(|| (path, descriptor.digest.clone()));
+        Ok(Layer { unchecked, ..Layer::of_image(blob, diff_id) })
     }
 
     fn manifest(&self, descriptor: &Descriptor) -> Result<Vec<u8>, ImageError> {

@@ -33,13 +33,13 @@ pub struct Place {
 }
 
 impl Place {
-    /// The shortest part before a colon that is a file's name; what follows is the image's.
-    fn parse(text: &str) -> Self {
+    /// The shortest part before a colon that is the name of a file in `dir`; what follows is the image's.
+    fn parse(dir: &Path, text: &str) -> Self {
         let colons = text.match_indices(':').map(|(at, _)| (&text[..at], &text[at + 1..]));
-        let split = colons.into_iter().find(|(path, _)| !path.is_empty() && Path::new(path).exists());
+        let split = colons.into_iter().find(|(path, _)| !path.is_empty() && dir.join(path).exists());
         match split {
-            Some((path, name)) if !Path::new(text).exists() => Self { path: path.into(), name: Some(name.into()) },
-            _ => Self { path: text.into(), name: None },
+            Some((path, name)) if !dir.join(text).exists() => Self { path: dir.join(path), name: Some(name.into()) },
+            _ => Self { path: dir.join(text), name: None },
         }
     }
 }
@@ -48,15 +48,7 @@ impl FromStr for Source {
     type Err = ReferenceError;
 
     fn from_str(text: &str) -> Result<Self, ReferenceError> {
-        Ok(match text.split_once(':') {
-            Some(("oci", rest)) => Self::Layout(Place::parse(rest)),
-            Some(("oci-archive", rest)) => Self::Archive(Place::parse(rest)),
-            Some(("docker-archive", rest)) => Self::Docker(Place::parse(rest)),
-            Some(("dir", rest)) => Self::Directory(rest.into()),
-            Some(("tar", rest)) => Self::Tar(rest.into()),
-            Some(("docker", rest)) => Self::Registry(rest.trim_start_matches('/').parse()?),
-            _ => Self::Registry(text.parse()?),
-        })
+        Self::parse_in(Path::new(""), text)
     }
 }
 
@@ -76,6 +68,22 @@ impl fmt::Display for Source {
 }
 
 impl Source {
+    /// The same of a text in which paths are meant as seen from `dir`.
+    ///
+    /// # Errors
+    /// When it is not a path, and no registry could have it.
+    pub fn parse_in(dir: &Path, text: &str) -> Result<Self, ReferenceError> {
+        Ok(match text.split_once(':') {
+            Some(("oci", rest)) => Self::Layout(Place::parse(dir, rest)),
+            Some(("oci-archive", rest)) => Self::Archive(Place::parse(dir, rest)),
+            Some(("docker-archive", rest)) => Self::Docker(Place::parse(dir, rest)),
+            Some(("dir", rest)) => Self::Directory(dir.join(rest)),
+            Some(("tar", rest)) => Self::Tar(dir.join(rest)),
+            Some(("docker", rest)) => Self::Registry(rest.trim_start_matches('/').parse()?),
+            _ => Self::Registry(text.parse()?),
+        })
+    }
+
     /// A short word for it: the last part of its name, in what a file's name can have.
     #[must_use]
     pub fn slug(&self) -> String {
@@ -117,6 +125,8 @@ mod tests {
         }
         let Source::Docker(place) = named.parse().unwrap() else { panic!("no archive") };
         assert_eq!((place.path.as_path(), place.name.as_deref()), (file.path(), Some("me/x:1")));
+        assert_eq!(Source::parse_in(Path::new("/r"), "dir:x").unwrap().to_string(), "dir:/r/x");
+        assert_eq!(Source::parse_in(Path::new("/r"), "oci:/abs").unwrap().to_string(), "oci:/abs");
         assert_eq!("docker://python".parse::<Source>().unwrap(), "python".parse().unwrap());
         "".parse::<Source>().unwrap_err();
     }

@@ -153,6 +153,27 @@ mod tests {
         assert!(bomb.len() < 500_000, "{}", bomb.len());
         let error = read(&bomb, 1 << 20, None).unwrap_err().downcast::<StreamError>().unwrap();
         assert_eq!(error, StreamError::TooLong { limit: 1 << 20 });
+        let zeros = vec![0; 10 << 20];
+        let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 6);
+        xz.write_all(&zeros).unwrap();
+        for bomb in [zstd::encode_all(&zeros[..], 3).unwrap(), xz.finish().unwrap()] {
+            assert!(bomb.len() < 50_000, "{}", bomb.len());
+            let error = read(&bomb, 1 << 20, None).unwrap_err().downcast::<StreamError>().unwrap();
+            assert_eq!(error, StreamError::TooLong { limit: 1 << 20 });
+        }
+        // Those that want all of our memory to be unpacked.
+        let mut wide = zstd::Encoder::new(Vec::new(), 1).unwrap();
+        wide.window_log(28).unwrap();
+        wide.write_all(&zeros).unwrap();
+        read(&wide.finish().unwrap(), 1 << 30, None).unwrap_err();
+        let mut options = liblzma::stream::LzmaOptions::new_preset(0).unwrap();
+        options.dict_size(192 << 20);
+        let mut filters = liblzma::stream::Filters::new();
+        filters.lzma2(&options);
+        let stream = liblzma::stream::Stream::new_stream_encoder(&filters, liblzma::stream::Check::None).unwrap();
+        let mut wide = liblzma::write::XzEncoder::new_stream(Vec::new(), stream);
+        wide.write_all(b"little").unwrap();
+        read(&wide.finish().unwrap(), 1 << 30, None).unwrap_err();
         let error = read(b"x", 10, Some(&Digest::of(b"y"))).unwrap_err().downcast::<StreamError>().unwrap();
         assert_eq!(error, StreamError::Digest { expected: Digest::of(b"y"), found: Digest::of(b"x") });
         read(&gzip(b"cut off")[..20], 100, None).unwrap_err();

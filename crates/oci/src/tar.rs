@@ -117,6 +117,8 @@ pub(crate) struct Archive<R> {
     at: u64,
     /// Bytes until the next header.
     rest: u64,
+    /// How many of them only fill a block.
+    padding: u64,
 }
 
 /// What extensions said of the next member.
@@ -129,7 +131,7 @@ struct Extensions {
 
 impl<R: Stream> Archive<R> {
     pub(crate) const fn new(source: R) -> Self {
-        Self { source, at: 0, rest: 0 }
+        Self { source, at: 0, rest: 0, padding: 0 }
     }
 
     /// The next member; nothing after the last.
@@ -149,7 +151,7 @@ impl<R: Stream> Archive<R> {
                     extensions.pax = Pax::parse(&text).ok_or(TarError::Extension { at, what: "PAX" })?;
                 }
                 // What is said of all members, volume labels: nothing that would be a file.
-                b'g' | b'V' => self.rest = padded(size, at)?,
+                b'g' | b'V' => self.expect(size, at)?,
                 kind => return self.member(&header, kind, size, extensions).map(Some),
             }
         }
@@ -203,7 +205,7 @@ impl<R: Stream> Archive<R> {
 
     /// A plain file, or one whose holes PAX records tell of.
     fn file(&mut self, pax: &Pax, size: u64, at: u64) -> Result<MemberKind, TarError> {
-        self.rest = padded(size, at)?;
+        self.expect(size, at)?;
         let broken = || TarError::Extension { at, what: "sparse map" };
         let Some(sparse) = &pax.sparse else { return Ok(MemberKind::File(Content::whole(size))) };
         let (content, stored) = if sparse.map_is_in_contents {
@@ -233,7 +235,7 @@ impl<R: Stream> Archive<R> {
                 return Err(broken());
             }
         }
-        self.rest = padded(size, at)?;
+        self.expect(size, at)?;
         let content = sparse::content(header.real_size().ok_or_else(broken)?, &map);
         let content = content.filter(|content| pieces(content) == Some(size)).ok_or_else(broken)?;
         Ok(MemberKind::File(content))
@@ -242,7 +244,7 @@ impl<R: Stream> Archive<R> {
     fn extension(&mut self, header: &Header, what: &'static str) -> Result<Vec<u8>, TarError> {
         let size = header.size().filter(|size| *size <= MAX_EXTENSION);
         let size = size.ok_or(TarError::Extension { at: self.at, what })?;
-        self.rest = padded(size, self.at)?;
+        self.expect(size, self.at)?;
         let mut text = vec![0; usize::try_from(size).unwrap_or(0)];
         self.fill(&mut text)?;
         self.rest -= size;
@@ -272,12 +274,20 @@ impl<R: Stream> Archive<R> {
         Header::new(block).map(Some).ok_or(TarError::Header { at })
     }
 
-    /// To the next header.
+    /// So many bytes of contents follow, and what fills their last block.
+    fn expect(&mut self, size: u64, at: u64) -> Result<(), TarError> {
+        let padded = size.checked_next_multiple_of(BLOCK as u64);
+        self.rest = padded.ok_or(TarError::Number { at, field: "size" })?;
+        self.padding = self.rest - size;
+        Ok(())
+    }
+
+    /// To the next header. An archive may end where its last contents do: there are programs that leave it at that.
     fn skip(&mut self) -> Result<(), TarError> {
         let skipped = self.source.pass(self.rest);
         let skipped = skipped.map_err(|source| TarError::Read { source })?;
         self.at += skipped;
-        if skipped < self.rest {
+        if skipped < self.rest && self.rest - skipped > self.padding {
             return Err(TarError::Truncated { at: self.at });
         }
         self.rest = 0;
@@ -304,10 +314,6 @@ impl<R: Stream> Archive<R> {
 
 fn pieces(content: &Content) -> Option<u64> {
     content.pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.len))
-}
-
-fn padded(size: u64, at: u64) -> Result<u64, TarError> {
-    size.checked_next_multiple_of(BLOCK as u64).ok_or(TarError::Number { at, field: "size" })
 }
 
 fn c_string(mut bytes: Vec<u8>) -> Vec<u8> {

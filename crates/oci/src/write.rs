@@ -10,8 +10,8 @@ use ext4::{Kind, Plan, PlanError, Spec};
 use types::progress::Progress;
 
 use crate::directory::{self, DirectoryError};
-use crate::flatten::{Flat, FlattenError, Flattener, Limits, Stored, Whiteouts};
-use crate::image::{Body, Image, Layer};
+use crate::flatten::{Flat, FlattenError, Flattener, Limits, Stored};
+use crate::image::{Image, Layer};
 use crate::stream::{Budget, unpacked};
 
 /// Where a guest finds how its image's programs are to be run.
@@ -45,6 +45,12 @@ pub enum WriteError {
         /// Why.
         source: FlattenError,
     },
+    /// What is looked for in it cannot be there.
+    #[error("cannot look into the image")]
+    Look {
+        /// Why.
+        source: FlattenError,
+    },
     /// It does not fit, or ext4 has no way to say it.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -73,50 +79,28 @@ impl Image {
     /// # Errors
     /// When the image is not what it says, is more than the limits allow, or does not fit.
     pub fn write(&self, out: &File, size: DiskSize, limits: Limits, progress: &dyn Progress) -> Result<(), WriteError> {
-        match &self.body {
-            Body::Layers(layers) => self.write_layers(layers, Whiteouts::Honoured, out, size, limits, progress),
-            Body::Tar(layer) => {
-                self.write_layers(std::slice::from_ref(layer), Whiteouts::Plain, out, size, limits, progress)
-            }
-            Body::Files(files) => {
-                let plan = self.plan(files.tree.clone(), size)?;
-                let stage = progress.stage("Writing the filesystem", Some(files.contents.len() as u64));
-                plan.write(out).map_err(|source| WriteError::Write { source })?;
-                for (done, (node, path)) in (1..).zip(&files.contents) {
-                    directory::each_piece(path, plan.tree().node(*node), |at, bytes| {
-                        plan.write_content(out, *node, at, bytes)
-                    })?;
-                    stage.advance(done);
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn write_layers(
-        &self,
-        layers: &[Layer],
-        whiteouts: Whiteouts,
-        out: &File,
-        size: DiskSize,
-        limits: Limits,
-        progress: &dyn Progress,
-    ) -> Result<(), WriteError> {
-        let total: u64 = layers.iter().map(|layer| layer.blob.len()).sum();
-        let stage = progress.stage("Reading the layers", Some(total));
-        let flat = self.flatten(layers, whiteouts, limits, &|done| stage.advance(done))?;
+        let stage = progress.stage("Reading the layers", Some(self.layer_bytes()));
+        let flat = self.flatten(limits, &|done| stage.advance(done))?.finish();
         drop(stage);
         let Flat { tree, files, texts } = flat;
         let plan = self.plan(tree, size)?;
-        let stage = progress.stage("Writing the filesystem", Some(total));
+        let contents = self.files.iter().flat_map(|files| &files.contents);
+        let stage =
+            progress.stage("Writing the filesystem", Some(self.layer_bytes() + contents.clone().count() as u64));
         let written = |result: io::Result<()>| result.map_err(|source| WriteError::Write { source });
         written(plan.write(out))?;
         for (node, text) in texts {
             written(plan.write_content(out, node, 0, &text))?;
         }
-        let budget = Budget::new(limits.unpacked_bytes);
         let mut done = 0;
-        for (number, layer) in (0..).zip(layers) {
+        for (node, path) in contents.filter(|(node, _)| plan.has(*node)) {
+            let put = |at, bytes: &[u8]| plan.write_content(out, *node, at, bytes);
+            directory::each_piece(path, plan.tree().node(*node), put)?;
+            done += 1;
+            stage.advance(done);
+        }
+        let budget = Budget::new(limits.unpacked_bytes);
+        for (number, layer) in (0..).zip(&self.layers) {
             let of_layer = files.iter().filter(|file| file.layer == number && plan.has(file.node));
             fill(layer, of_layer, &plan, out, &budget).map_err(|error| error.of_layer(number as usize + 1))?;
             done += layer.blob.len();
@@ -125,27 +109,35 @@ impl Image {
         Ok(())
     }
 
-    fn flatten(
-        &self,
-        layers: &[Layer],
-        whiteouts: Whiteouts,
-        limits: Limits,
-        advance: &dyn Fn(u64),
-    ) -> Result<Flat, WriteError> {
+    /// Bytes of all layers, packed as they are.
+    fn layer_bytes(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.blob.len()).sum()
+    }
+
+    /// All of it as one tree.
+    pub(crate) fn flatten(&self, limits: Limits, advance: &dyn Fn(u64)) -> Result<Flattener, WriteError> {
         let budget = Budget::new(limits.unpacked_bytes);
-        let mut flattener = Flattener::new(limits);
+        let mut flattener = match &self.files {
+            Some(files) => Flattener::over(files.tree.clone(), limits),
+            None => Flattener::new(limits),
+        };
         let mut done = 0;
-        for (number, layer) in (1..).zip(layers) {
+        for (number, layer) in (1..).zip(&self.layers) {
             let source = layer.open(&budget).map_err(|source| WriteError::Read { number, source })?;
-            flattener.layer(source, whiteouts).map_err(|source| WriteError::Layer { number, source })?;
+            flattener.layer(source, layer.whiteouts).map_err(|source| WriteError::Layer { number, source })?;
             done += layer.blob.len();
             advance(done);
+        }
+        if self.run.working_dir.starts_with('/') {
+            // Container engines make it, too, so images rely on it.
+            let made = flattener.ensure_directory(&self.run.working_dir);
+            made.map_err(|source| WriteError::Own { source })?;
         }
         if self.run != crate::RunConfig::default() {
             let text = serde_json::to_vec_pretty(&self.run).expect("texts are always JSON");
             flattener.text(RUN_FILE, &text).map_err(|source| WriteError::Own { source })?;
         }
-        Ok(flattener.finish())
+        Ok(flattener)
     }
 
     fn plan(&self, tree: ext4::Tree, size: DiskSize) -> Result<Plan, PlanError> {
@@ -167,7 +159,7 @@ impl Image {
 }
 
 impl Layer {
-    fn open(&self, budget: &Budget) -> io::Result<Box<dyn Read>> {
+    pub(crate) fn open(&self, budget: &Budget) -> io::Result<Box<dyn Read>> {
         unpacked(self.blob.reader(), budget, self.diff_id.as_ref())
     }
 }

@@ -228,6 +228,17 @@ fn limits_are_reported() {
 }
 
 #[test]
+fn an_archive_may_end_with_its_last_contents() {
+    let whole = Tar::default().file("a", b"first").file("b", b"last").end();
+    let end = 512 * 3 + b"last".len();
+    assert_eq!(listed(&flatten(&[whole[..end].to_vec()]).unwrap()).len(), 2);
+    for cut in [end - 1, end - 4, 512 * 2 + 1, 512 + 3] {
+        let error = flatten(&[whole[..cut].to_vec()]).unwrap_err();
+        assert!(matches!(error, FlattenError::Tar(TarError::Truncated { .. })), "{cut}: {error}");
+    }
+}
+
+#[test]
 fn a_million_members_are_counted_and_then_refused() {
     let head = Head::new("d", b'5').encode();
     let endless = head.repeat(1 << 12);

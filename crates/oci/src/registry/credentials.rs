@@ -5,6 +5,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,11 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 
+use super::Settings;
+
 const MAX_FILE: u64 = 1 << 20;
+/// What a program says that keeps none for a registry; all say it in these words.
+const NO_CREDENTIALS: &str = "credentials not found in native keychain";
 /// What the hub was called once; files still say so.
 const HUB: &[&str] = &["https://index.docker.io/v1/", "index.docker.io", "docker.io"];
 
@@ -43,6 +48,7 @@ pub enum CredentialsError {
 
 /// Who we are to a registry.
 #[derive(Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(Debug))]
 pub(super) enum Credentials {
     Password { user: String, password: String },
     IdentityToken(String),
@@ -64,7 +70,7 @@ struct AuthEntry {
 }
 
 /// The first that any file has for the repository, from the most exact name to the host alone.
-pub(super) fn find(files: &[PathBuf], host: &str, repository: &str) -> Result<Option<Credentials>, CredentialsError> {
+pub(super) fn find(settings: &Settings, host: &str, repository: &str) -> Result<Option<Credentials>, CredentialsError> {
     let mut keys = Vec::new();
     let mut path = format!("{host}/{repository}");
     while let Some((shorter, _)) = path.rsplit_once('/') {
@@ -75,15 +81,20 @@ pub(super) fn find(files: &[PathBuf], host: &str, repository: &str) -> Result<Op
     if matches!(host, "docker.io" | "registry-1.docker.io") {
         keys.extend(HUB.iter().map(|name| (*name).to_owned()));
     }
-    for file in files {
-        if let Some(found) = find_in(file, host, &keys)? {
+    for file in &settings.auth_files {
+        if let Some(found) = find_in(file, host, &keys, &settings.programs)? {
             return Ok(Some(found));
         }
     }
     Ok(None)
 }
 
-fn find_in(path: &Path, host: &str, keys: &[String]) -> Result<Option<Credentials>, CredentialsError> {
+fn find_in(
+    path: &Path,
+    host: &str,
+    keys: &[String],
+    programs: &OsStr,
+) -> Result<Option<Credentials>, CredentialsError> {
     let read = |source| CredentialsError::Read { path: path.into(), source };
     let mut text = Vec::new();
     match File::open(path) {
@@ -95,12 +106,12 @@ fn find_in(path: &Path, host: &str, keys: &[String]) -> Result<Option<Credential
     let file: AuthFile = serde_json::from_slice(&text).map_err(|error| read(error.into()))?;
     let helper = keys.iter().find_map(|key| Some((key, file.cred_helpers.get(key)?)));
     if let Some((key, name)) = helper {
-        return ask_helper(name, key).map(Some);
+        return ask_helper(name, key, programs);
     }
     let entry = keys.iter().find_map(|key| Some((key, file.auths.get(key)?)));
     match (entry, &file.creds_store) {
         (Some((key, entry)), Some(store)) if entry.auth.is_empty() && entry.identitytoken.is_empty() => {
-            ask_helper(store, key).map(Some)
+            ask_helper(store, key, programs)
         }
         (Some((_, entry)), _) => decode(entry).map(Some).ok_or_else(|| {
             read(io::Error::new(io::ErrorKind::InvalidData, format!("what it has for {host} is no name and password")))
@@ -118,8 +129,8 @@ fn decode(entry: &AuthEntry) -> Option<Credentials> {
     Some(Credentials::Password { user: user.into(), password: password.trim_end_matches('\0').into() })
 }
 
-/// Asks the program that keeps them: `docker-credential-NAME get`, with the host on its standard input.
-fn ask_helper(name: &str, host: &str) -> Result<Credentials, CredentialsError> {
+/// Asks the program that keeps them: `docker-credential-NAME get`, with the host on its standard input. It may have none.
+fn ask_helper(name: &str, host: &str, programs: &OsStr) -> Result<Option<Credentials>, CredentialsError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Answer {
@@ -132,36 +143,75 @@ fn ask_helper(name: &str, host: &str) -> Result<Credentials, CredentialsError> {
         return Err(failed("it is not a name of such a program".into()));
     }
     let mut command = Command::new(&program);
-    command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // It is looked for where it is told to look for others.
+    command.env("PATH", programs).arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
     let asked = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(host.as_bytes()));
     let mut text = Vec::new();
     let read = child.stdout.take().map_or(Ok(0), |stdout| stdout.take(MAX_FILE).read_to_end(&mut text));
     let ended = child.wait();
     asked.and(read.map(drop)).and(ended.map(drop)).map_err(|error| failed(error.to_string()))?;
+    if String::from_utf8_lossy(&text).trim() == NO_CREDENTIALS {
+        return Ok(None);
+    }
     let answer: Answer = serde_json::from_slice(&text)
         .map_err(|_| failed(String::from_utf8_lossy(&text).chars().take(200).collect()))?;
-    if answer.username == "<token>" {
-        return Ok(Credentials::IdentityToken(answer.secret));
-    }
-    Ok(Credentials::Password { user: answer.username, password: answer.secret })
+    Ok(Some(match answer.username.as_str() {
+        "<token>" => Credentials::IdentityToken(answer.secret),
+        _ => Credentials::Password { user: answer.username, password: answer.secret },
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::OpenOptionsExt as _;
 
     use super::*;
 
-    fn of(text: &str, host: &str, repository: &str) -> Result<Option<(String, String)>, CredentialsError> {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("auth.json");
-        fs::write(&path, text).unwrap();
-        let found = find(&[dir.path().join("none.json"), path], host, repository)?;
+    fn in_dir(dir: &Path, host: &str, repository: &str) -> Result<Option<(String, String)>, CredentialsError> {
+        let settings = Settings {
+            auth_files: vec![dir.join("none.json"), dir.join("auth.json")],
+            programs: format!("{}:/usr/bin:/bin", dir.display()).into(),
+            ..Settings::from_env()
+        };
+        let found = find(&settings, host, repository)?;
         Ok(found.map(|found| match found {
             Credentials::Password { user, password } => (user, password),
             Credentials::IdentityToken(token) => ("<token>".into(), token),
         }))
+    }
+
+    fn of(text: &str, host: &str, repository: &str) -> Result<Option<(String, String)>, CredentialsError> {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("auth.json"), text).unwrap();
+        in_dir(dir.path(), host, repository)
+    }
+
+    #[test]
+    fn programs_that_keep_credentials_are_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = r#"#!/bin/sh
+[ "$1" = get ] && read -r host || [ -n "$host" ]
+case $host in
+  h.test/team) echo '{"ServerURL": "x", "Username": "me", "Secret": "helped"}' ;;
+  s.test) echo '{"Username": "<token>", "Secret": "stored"}' ;;
+  *) echo credentials not found in native keychain; exit 1 ;;
+esac
+"#;
+        let mut file = File::options();
+        let path = dir.path().join("docker-credential-mine");
+        let file = file.write(true).create_new(true).mode(0o755).open(path);
+        file.unwrap().write_all(script.as_bytes()).unwrap();
+        let text = r#"{"credHelpers": {"h.test/team": "mine", "other.test": "mine"}, "credsStore": "mine",
+                       "auths": {"s.test": {}, "p.test": {"auth": "YTpi"}}}"#;
+        fs::write(dir.path().join("auth.json"), text).unwrap();
+        let found = |host: &str| in_dir(dir.path(), host, "team/x").unwrap();
+        let pair = |user: &str, password: &str| Some((user.to_owned(), password.to_owned()));
+        assert_eq!(found("h.test"), pair("me", "helped"));
+        assert_eq!(found("s.test"), pair("<token>", "stored"), "the store has those that the file only names");
+        assert_eq!(found("p.test"), pair("a", "b"), "what the file has itself is not asked for");
+        assert_eq!((found("other.test"), found("unknown.test")), (None, None), "nobody knows, so nobody asks");
     }
 
     #[test]

@@ -4,9 +4,13 @@
 //! layers-v1/sha256-<hex>         whole, compared, synced
 //! layers-v1/sha256-<hex>.part    what has come so far; who fetches holds its lock
 //! ```
+//!
+//! A disk may have lost since what was compared then. What is short enough to be a document is compared each time, and the
+//! rest before a disk is made of it ([`drop_if_damaged`]).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -14,55 +18,96 @@ use rustix::fs::{FlockOperation, flock};
 use types::progress::{Progress, Stage};
 
 use super::http::{RegistryError, Session, transport};
-use crate::manifest::Descriptor;
+use crate::blob::Blob;
+use crate::digest::Digest;
+use crate::manifest::{Descriptor, MAX_DOCUMENT};
 
 /// How often in a row nothing more may come before we give up.
 const TRIES: u32 = 5;
 const BUFFER: usize = 1 << 17;
-/// No layer is longer.
-const MAX_BLOB: u64 = 64 << 30;
 
-/// The path of the blob in the cache, where it is put if it is missing.
+/// A blob in the cache.
+pub(super) struct Fetched {
+    pub(super) path: PathBuf,
+    /// It was there already, and was not compared with its digest again.
+    pub(super) is_old: bool,
+}
+
+/// The blob in the cache, where it is put if it is missing.
 pub(super) fn fetch(
     session: &Session<'_>,
     descriptor: &Descriptor,
     dir: &Path,
     progress: &dyn Progress,
-) -> Result<PathBuf, RegistryError> {
+) -> Result<Fetched, RegistryError> {
     let digest = &descriptor.digest;
     let path = dir.join(format!("{}-{}", digest.algorithm(), digest.hex()));
-    if path.is_file() {
-        return Ok(path);
-    }
-    if descriptor.size > MAX_BLOB {
-        let (host, what) = (session.endpoint.host.clone(), digest.to_string());
-        return Err(RegistryError::TooLong { host, what, limit: MAX_BLOB });
+    let is_there = || is_there(&path, descriptor).map_err(RegistryError::file(&path));
+    if is_there()? {
+        return Ok(Fetched { path, is_old: descriptor.size > MAX_DOCUMENT });
     }
     let part = path.with_extension("part");
-    let Some(mut file) = lock(&part, &path)? else { return Ok(path) };
+    let Some(mut file) = lock(&part, is_there)? else { return Ok(Fetched { path, is_old: false }) };
     let stage = progress.stage(&format!("Pulling {}", &digest.hex()[..12]), Some(descriptor.size));
     receive(session, descriptor, &mut file, &part, &*stage)?;
     let failed = RegistryError::file(&part);
     let published = file.sync_all().and_then(|()| fs::rename(&part, &path)).and_then(|()| File::open(dir)?.sync_all());
     published.map_err(failed)?;
-    Ok(path)
+    Ok(Fetched { path, is_old: false })
+}
+
+/// Whether the cache has it, as far as that is told at once.
+fn is_there(path: &Path, descriptor: &Descriptor) -> io::Result<bool> {
+    let blob = match Blob::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        blob => blob?,
+    };
+    let is_right = blob.len() == descriptor.size
+        && (blob.len() > MAX_DOCUMENT || blob.digest(&descriptor.digest)? == descriptor.digest);
+    if !is_right {
+        log::warn!("{} is damaged and is fetched anew", path.display());
+    }
+    Ok(is_right)
+}
+
+/// Takes a blob out of the cache that is not what its digest says; true when it was so.
+pub(super) fn drop_if_damaged(path: &Path, digest: &Digest) -> io::Result<bool> {
+    if Blob::open(path)?.digest(digest)? == *digest {
+        return Ok(false);
+    }
+    log::warn!("{} is damaged and is dropped", path.display());
+    fs::remove_file(path).map(|()| true)
 }
 
 /// The part, when nobody else fetches it; nothing when somebody has done so meanwhile.
-fn lock(part: &Path, path: &Path) -> Result<Option<File>, RegistryError> {
+fn lock(part: &Path, is_there: impl Fn() -> Result<bool, RegistryError>) -> Result<Option<File>, RegistryError> {
     loop {
         let file = File::options().create(true).truncate(false).read(true).write(true).open(part);
         let file = file.map_err(RegistryError::file(part))?;
         let locked = rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
         locked.map_err(|error| RegistryError::file(part)(error.into()))?;
-        if path.is_file() {
-            // Ours is either the finished one or one that was made since.
+        let is_named = is_named(&file, part).map_err(RegistryError::file(part))?;
+        if is_there()? {
+            // Whoever fetched it has renamed theirs, so one of this name is new, and empty.
+            if is_named {
+                fs::remove_file(part).map_err(RegistryError::file(part))?;
+            }
             return Ok(None);
         }
-        // Somebody else may have finished and been cleaned up in between: then this name is another file.
-        if part.is_file() {
+        // While we waited it may have been renamed or removed, and somebody may hold another of its name.
+        if is_named {
             return Ok(Some(file));
         }
+    }
+}
+
+/// Whether the open file is still the one that has this name.
+fn is_named(file: &File, path: &Path) -> io::Result<bool> {
+    let ours = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (ours.dev(), ours.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -170,5 +215,41 @@ fn is_passing(error: &RegistryError) -> bool {
         ),
         RegistryError::Status { status, .. } => matches!(status, 408 | 429 | 500..=599),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_file_that_still_has_the_name_is_locked() {
+        let dir = tempfile::tempdir().unwrap();
+        let part = dir.path().join("x.part");
+        let first = lock(&part, || Ok(false)).unwrap().unwrap();
+        let (sender, waiting) = std::sync::mpsc::channel();
+        let second = {
+            let part = part.clone();
+            thread::spawn(move || {
+                let looked = std::cell::Cell::new(false);
+                let locked = lock(&part, || {
+                    if !looked.replace(true) {
+                        sender.send(()).unwrap();
+                    }
+                    Ok(false)
+                });
+                locked.unwrap().unwrap()
+            })
+        };
+        // Whether it waits for the first or comes later, what it gets has the name.
+        thread::sleep(std::time::Duration::from_millis(50));
+        fs::remove_file(&part).unwrap();
+        fs::write(&part, "another's").unwrap();
+        drop(first);
+        waiting.recv().unwrap();
+        assert!(is_named(&second.join().unwrap(), &part).unwrap());
+        // What was made in vain does not stay.
+        assert!(lock(&part, || Ok(true)).unwrap().is_none());
+        assert!(!part.exists());
     }
 }

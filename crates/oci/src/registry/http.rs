@@ -148,7 +148,7 @@ impl<'a> Session<'a> {
     /// Finds out how the registry is spoken with.
     pub(super) fn open(endpoint: &'a Endpoint, settings: &'a Settings) -> Result<Self, RegistryError> {
         let agent = agent(endpoint, settings)?;
-        let credentials = credentials::find(&settings.auth_files, &endpoint.host, &endpoint.repository)?;
+        let credentials = credentials::find(settings, &endpoint.host, &endpoint.repository)?;
         let secure = format!("https://{}", endpoint.host);
         let base = match agent.get(format!("{secure}/v2/")).call() {
             Ok(_) => secure,

@@ -42,9 +42,11 @@ impl Bench {
         let cache = tempfile::tempdir().unwrap();
         let settings = Settings {
             auth_files: vec![cache.path().join("auth.json")],
+            programs: OsString::new(),
             registries_conf: None,
             certificate_dirs: vec![cache.path().join("certs.d")],
-            idle: Duration::from_millis(400),
+            // Longer than any computer is too busy to answer.
+            idle: Duration::from_secs(20),
             pause: Duration::from_millis(1),
         };
         Self { server: Server::start(layout, conduct), cache, settings }
@@ -56,7 +58,11 @@ impl Bench {
     }
 
     fn login(&self, auth: &str) {
-        let text = format!(r#"{{"auths": {{"localhost:{}": {{"auth": "{auth}"}}}}}}"#, self.server.port);
+        self.write_login("auth", auth);
+    }
+
+    fn write_login(&self, kind: &str, secret: &str) {
+        let text = format!(r#"{{"auths": {{"localhost:{}": {{"{kind}": "{secret}"}}}}}}"#, self.server.port);
         fs::write(self.cache.path().join("auth.json"), text).unwrap();
     }
 }
@@ -85,6 +91,52 @@ fn layers_are_fetched_once_and_shared() {
     assert!(matches!(error(&bench, ":none"), RegistryError::NotFound { .. }));
 }
 
+/// Longer than a document, so that it is not compared whenever it is used.
+fn long_layout() -> Layout {
+    let long = [Tar::default().file("long", &noise().repeat(12)).end()];
+    Layout::new(&long, &long, RUN)
+}
+
+#[test]
+fn what_was_damaged_in_the_cache_is_fetched_anew() {
+    let image = long_layout();
+    let bench = Bench::new(&image, Conduct::default());
+    let write = |image: &Image| {
+        let disk = tempfile::NamedTempFile::new().unwrap();
+        image.write(disk.as_file(), DiskSize::Free(0), Limits::default(), &Silent)
+    };
+    let pulled = bench.pull("").unwrap();
+    let damage = |path: &Path, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = fs::read(path).unwrap();
+        change(&mut bytes);
+        fs::write(path, bytes).unwrap();
+    };
+    let dir = bench.cache.path().join(LAYERS);
+    let paths: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let layer = dir.join(format!("sha256-{}", image.layers()[0].hex()));
+    let config = paths.iter().find(|path| **path != layer).unwrap();
+    // How it is run is believed at once, so it is compared at once.
+    damage(config, &|bytes| {
+        let at = bytes.windows(3).position(|text| text == b"A=1").unwrap();
+        bytes[at + 2] = b'2';
+    });
+    let again = bench.pull("").unwrap();
+    assert_eq!((again.run().env.as_slice(), again.id()), (&["A=1".to_owned()][..], pulled.id()));
+    // A layer that was cut off is, too.
+    damage(&layer, &|bytes| bytes.truncate(1000));
+    write(&bench.pull("").unwrap()).unwrap();
+    // One with other contents is found when a disk is to be made of it.
+    damage(&layer, &|bytes| bytes[1 << 20] ^= 1);
+    let damaged = bench.pull("").unwrap();
+    write(&damaged).unwrap_err();
+    assert!(damaged.drop_damaged(&Silent).unwrap());
+    let mended = bench.pull("").unwrap();
+    assert!(!mended.drop_damaged(&Silent).unwrap());
+    write(&mended).unwrap();
+    assert!(!bench.pull("").unwrap().drop_damaged(&Silent).unwrap(), "nothing is wrong with it");
+    assert_eq!(bench.server.served("blobs/"), 2 + 1 + 1 + 1);
+}
+
 #[test]
 fn broken_connections_are_continued() {
     let image = layout(b"x");
@@ -97,7 +149,8 @@ fn broken_connections_are_continued() {
     let bench = Bench::new(&image, Conduct { no_ranges: true, ..conduct });
     let RegistryError::Broken { found, expected, .. } = error(&bench, "") else { panic!("no end") };
     assert!(found < expected);
-    let silent = Bench::new(&image, Conduct { stall_after: Some(50_000), ..Conduct::default() });
+    let mut silent = Bench::new(&image, Conduct { stall_after: Some(50_000), ..Conduct::default() });
+    silent.settings.idle = Duration::from_millis(800);
     assert_eq!(*silent.pull("").unwrap().id(), whole, "a connection that hangs is left for another");
 }
 
@@ -141,6 +194,61 @@ fn whoever_wants_to_know_is_told_who_asks() {
 }
 
 #[test]
+fn an_identity_token_is_exchanged_for_one_of_the_registry() {
+    let bench = Bench::new(&layout(b"x"), Conduct { login: Some(Login::Bearer), ..Conduct::default() });
+    bench.write_login("identitytoken", "wrong");
+    assert!(matches!(error(&bench, ""), RegistryError::Denied { .. }));
+    bench.write_login("identitytoken", "who+i/am");
+    bench.pull("").unwrap();
+}
+
+#[test]
+fn a_token_that_ends_is_had_anew() {
+    let conduct = Conduct { login: Some(Login::Bearer), token_uses: Some(2), ..Conduct::default() };
+    let bench = Bench::new(&layout(b"x"), conduct);
+    bench.login("bWU6cHc=");
+    bench.pull("").unwrap();
+    assert_eq!(bench.server.served("/token"), 2, "a manifest and three blobs, two at a time");
+}
+
+#[test]
+fn who_is_elsewhere_is_not_told_who_asks() {
+    let image = layout(b"x");
+    let elsewhere = Bench::new(&image, Conduct::default());
+    let conduct = Conduct { login: Some(Login::Basic), blobs_at: Some(elsewhere.server.port), ..Conduct::default() };
+    let bench = Bench::new(&image, conduct);
+    bench.login("bWU6cHc=");
+    bench.pull("").unwrap();
+    assert_eq!((elsewhere.server.served("/blobs/"), elsewhere.server.served("Basic")), (3, 0));
+    assert!(bench.server.served("Basic bWU6cHc=") > 0);
+}
+
+#[test]
+fn settings_are_those_of_docker_and_podman() {
+    let of = |variables: &[(&str, &str)]| {
+        let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value));
+        Settings::of(find, 1000)
+    };
+    let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
+    let usual = of(&[("HOME", "/h"), ("PATH", "/p")]);
+    let files = ["/run/containers/1000/auth.json", "/h/.config/containers/auth.json", "/h/.docker/config.json"];
+    assert_eq!((usual.auth_files, usual.programs), (paths(&files), "/p".into()));
+    assert_eq!(usual.certificate_dirs[0], PathBuf::from("/h/.config/containers/certs.d"));
+    let own = of(&[
+        ("HOME", "/h"),
+        ("REGISTRY_AUTH_FILE", "/a.json"),
+        ("XDG_RUNTIME_DIR", "/run/user/1000"),
+        ("XDG_CONFIG_HOME", "/c"),
+        ("DOCKER_CONFIG", "/d"),
+        ("CONTAINERS_REGISTRIES_CONF", "/r.conf"),
+    ]);
+    let files = ["/a.json", "/run/user/1000/containers/auth.json", "/c/containers/auth.json", "/d/config.json"];
+    assert_eq!(own.auth_files, paths(&files));
+    assert_eq!(own.registries_conf, Some("/r.conf".into()));
+    assert_eq!(of(&[("DOCKER_CONFIG", "")]).auth_files, paths(&["/run/containers/1000/auth.json"]));
+}
+
+#[test]
 fn tls_is_used_where_it_is_spoken_and_only_for_whom_is_trusted() {
     let image = layout(b"x");
     let conduct = Conduct { login: Some(Login::Bearer), ..Conduct::default() };
@@ -181,6 +289,19 @@ fn an_index_leads_to_our_platform() {
     bench.server.tag("foreign", index("riscv64").as_bytes());
     let error = bench.pull(":foreign").unwrap_err().to_string();
     assert_eq!(error, "the image is not for linux/amd64; it is for: linux/s390x, linux/riscv64");
+}
+
+#[test]
+fn what_is_more_than_an_image_is_not_fetched() {
+    let image = layout(b"x");
+    let bench = Bench::new(&image, Conduct::default());
+    bench.server.change(&image.manifest, &|bytes| {
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        let size = image.blobs[&image.layers()[1]].len();
+        *bytes = text.replace(&format!("\"size\": {size}}}"), &format!("\"size\": {}}}", 64u64 << 30)).into();
+    });
+    assert!(matches!(bench.pull(""), Err(ImageError::TooLarge { bytes }) if bytes > 64 << 30));
+    assert_eq!(bench.server.served("/blobs/"), 1, "more than the configuration was fetched");
 }
 
 #[test]

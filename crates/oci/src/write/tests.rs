@@ -225,6 +225,52 @@ fn docker_archive(layers: &[Vec<u8>], out: &Path) {
 }
 
 #[test]
+fn where_programs_run_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let layers = [Tar::default().dir("srv").symlink("link", "srv").file("file", b"").end()];
+    for (working_dir, made) in
+        [("/srv/app/new", "/srv/app/new"), ("/link/in", "/srv/in"), ("/file", ""), ("relative", ""), ("/", "")]
+    {
+        Layout::new(&layers, &layers, &format!(r#"{{"WorkingDir": "{working_dir}"}}"#)).write(dir.path());
+        let disk = written(&open(&format!("oci:{}", dir.path().display())).unwrap());
+        let is_made = |path: &str| debugfs(disk.path(), &format!("stat {path}")).contains("Type: directory");
+        assert!(made.is_empty() || is_made(made), "{working_dir}");
+        assert!(!is_made("/relative") && !is_made("/file"), "{working_dir}");
+    }
+}
+
+#[test]
+fn which_of_two_images_is_not_guessed() {
+    let dir = tempfile::tempdir().unwrap();
+    let layers = [Tar::default().file("x", b"1").end()];
+    let one = Layout::new(&layers, &layers, r#"{"Cmd": ["one"]}"#);
+    let two = Layout::new(&layers, &layers, r#"{"Cmd": ["two"]}"#);
+    one.write(dir.path());
+    two.write(dir.path());
+    let entry = |layout: &Layout, name: &str, arch: &str| {
+        let (digest, size) = (&layout.manifest, layout.blobs[&layout.manifest].len());
+        format!(
+            r#"{{"digest": "{digest}", "size": {size}, "platform": {{"os": "linux", "architecture": "{arch}"}},
+                 "annotations": {{"org.opencontainers.image.ref.name": "{name}"}}}}"#
+        )
+    };
+    let index = |entries: &[String]| {
+        fs::write(dir.path().join("index.json"), format!(r#"{{"manifests": [{}]}}"#, entries.join(","))).unwrap();
+    };
+    let source = format!("oci:{}", dir.path().display());
+    index(&[entry(&one, "one", "amd64"), entry(&two, "two", "amd64")]);
+    assert!(matches!(open(&source), Err(ImageError::Ambiguous { .. })));
+    assert_eq!(open(&format!("{source}:two")).unwrap().run().cmd, ["two"]);
+    index(&[entry(&one, "one", "s390x"), entry(&two, "two", "amd64")]);
+    assert_eq!(open(&source).unwrap().run().cmd, ["two"], "the other is for other computers");
+    index(&[entry(&one, "one", "amd64"), entry(&one, "again", "amd64")]);
+    assert_eq!(open(&source).unwrap().run().cmd, ["one"], "one image with two names");
+    index(&[entry(&one, "one", "s390x"), entry(&two, "two", "arm64")]);
+    let error = open(&source).unwrap_err().to_string();
+    assert_eq!(error, "the image is not for linux/amd64; it is for: linux/s390x, linux/arm64");
+}
+
+#[test]
 fn paths_are_not_followed_out_of_a_layout() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("x.tar");

@@ -1,4 +1,10 @@
 //! Images from a registry that others wrote.
 
 #[cfg(test)]
+mod images;
+#[cfg(test)]
+mod proxy;
+#[cfg(test)]
 mod real;
+#[cfg(test)]
+mod server;

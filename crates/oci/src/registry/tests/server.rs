@@ -30,6 +30,10 @@ pub(super) struct Conduct {
     pub(super) no_ranges: bool,
     /// Says this to everything.
     pub(super) status: Option<u16>,
+    /// Says that blobs are had from another port.
+    pub(super) blobs_at: Option<u16>,
+    /// A token is good for so many answers.
+    pub(super) token_uses: Option<u32>,
 }
 
 #[derive(Default)]
@@ -37,6 +41,8 @@ struct State {
     blobs: BTreeMap<String, Vec<u8>>,
     tags: BTreeMap<String, Vec<u8>>,
     requests: Vec<String>,
+    /// Of the last token.
+    token_used: u32,
 }
 
 pub(super) struct Server {
@@ -111,7 +117,7 @@ impl Server {
         self.state.lock().unwrap().blobs.remove(&digest.to_string());
     }
 
-    /// How many requests had this in their path, or in what they asked a part of.
+    /// How many requests had this in their path, in what they asked a part of, or in who they said they were.
     pub(super) fn served(&self, part: &str) -> usize {
         self.state.lock().unwrap().requests.iter().filter(|request| request.contains(part)).count()
     }
@@ -124,7 +130,7 @@ fn answer(stream: impl Read + Write, state: &Mutex<State>, conduct: Conduct, bas
     if stream.fill_buf()?.first() == Some(&0x16) {
         return Ok(());
     }
-    let (mut path, mut range, mut authorization) = (String::new(), None, String::new());
+    let (mut path, mut range, mut authorization, mut body_len) = (String::new(), None, String::new(), 0);
     loop {
         let mut line = String::new();
         if (&mut stream).take(8192).read_line(&mut line)? == 0 {
@@ -137,36 +143,50 @@ fn answer(stream: impl Read + Write, state: &Mutex<State>, conduct: Conduct, bas
             match name.to_ascii_lowercase().as_str() {
                 "range" => range = Some(value.trim().to_owned()),
                 "authorization" => authorization = value.trim().to_owned(),
+                "content-length" => body_len = value.trim().parse().unwrap_or(0),
                 _ => {}
             }
         } else if line.is_empty() {
             break;
         }
     }
-    let request = format!("{path} {}", range.as_deref().unwrap_or_default());
+    let mut body = String::new();
+    (&mut stream).take(body_len).read_to_string(&mut body)?;
+    let request = format!("{path} {} {authorization}", range.as_deref().unwrap_or_default());
     state.lock().unwrap().requests.push(request);
     let stream = stream.get_mut();
     if let Some(status) = conduct.status {
         return write!(stream, "HTTP/1.1 {status} x\r\ncontent-length: 3\r\nconnection: close\r\n\r\nno\n");
     }
     if path.starts_with("/token") {
+        let is_known = authorization == "Basic bWU6cHc=" || body.contains("refresh_token=who%2Bi%2Fam");
         let body = r#"{"token": "let-me-in"}"#;
-        let status = if authorization == "Basic bWU6cHc=" { "200 ok" } else { "401 no" };
-        return write!(
-            stream,
-            "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-            body.len()
-        );
+        state.lock().unwrap().token_used = 0;
+        let status = if is_known { "200 ok" } else { "401 no" };
+        let len = body.len();
+        return write!(stream, "HTTP/1.1 {status}\r\ncontent-length: {len}\r\nconnection: close\r\n\r\n{body}");
     }
     let wanted = match conduct.login {
         Some(Login::Bearer) => Some(("Bearer let-me-in", format!("Bearer realm=\"{base}/token\",service=\"test\""))),
         Some(Login::Basic) => Some(("Basic bWU6cHc=", "Basic".into())),
         None => None,
     };
-    if let Some((_, how)) = wanted.filter(|(wanted, _)| authorization != *wanted) {
+    let is_over = conduct.token_uses.is_some_and(|uses| {
+        let mut state = state.lock().unwrap();
+        state.token_used += 1;
+        state.token_used > uses
+    });
+    if let Some((_, how)) = wanted.filter(|(wanted, _)| is_over || authorization != *wanted) {
         return write!(
             stream,
             "HTTP/1.1 401 who\r\nwww-authenticate: {how}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        );
+    }
+    if let Some(port) = conduct.blobs_at.filter(|_| path.contains("/blobs/")) {
+        let to = format!("http://localhost:{port}{path}");
+        return write!(
+            stream,
+            "HTTP/1.1 307 there\r\nlocation: {to}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
         );
     }
     let (place, name) = path.rsplit_once('/').unwrap_or_default();
