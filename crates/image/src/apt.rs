@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use types::progress::Stage;
 
@@ -14,6 +14,9 @@ use crate::recipe::Suite;
 use crate::tool::{Tool, ToolError};
 
 const PACKAGES: &str = "apt";
+/// Where downloads are, in a staging area, and those that are under way.
+const ARCHIVES: &str = "apt/cache/archives";
+const PARTIAL_ARCHIVES: &str = "apt/cache/archives/partial";
 
 /// apt with its own lists, or with private ones.
 pub(crate) struct Apt<'a> {
@@ -34,18 +37,74 @@ impl<'a> Apt<'a> {
     /// With the host's sources, but lists fetched now.
     pub(crate) fn refreshed(staging: &'a Staging<'a>, stage: &dyn Stage) -> Result<Self, AptError> {
         let mut apt = Self::of_host(staging);
-        for (key, dir) in [("Dir::State::lists", "apt/lists"), ("Dir::Cache", "apt/cache")] {
-            let dir = staging.path().join(dir);
-            let partial = if key == "Dir::Cache" { dir.join("archives/partial") } else { dir.join("partial") };
-            fs::create_dir_all(&partial).map_err(CacheError::new("create the directory", &partial))?;
-            let mut option = OsString::from(format!("{key}="));
-            option.push(&dir);
-            apt.options.extend(["-o".into(), option]);
-        }
-        let mut update = apt.tool("apt-get")?;
-        update.command().arg("update");
-        update.run(&mut |line| stage.note(line))?;
+        apt.set_private_lists()?;
+        apt.update(stage)?;
         Ok(apt)
+    }
+
+    /// As if we were the image: with its list of what is installed, these sources, and nothing else of the host's.
+    pub(crate) fn of_image(
+        staging: &'a Staging<'a>,
+        installed: &[u8],
+        sources: &[String],
+        stage: &dyn Stage,
+    ) -> Result<Self, AptError> {
+        let mut apt = Self::of_host(staging);
+        apt.set_private_lists()?;
+        let (state, empty) = (staging.path().join("apt/state"), staging.path().join("apt/empty"));
+        for dir in [&state, &empty] {
+            fs::create_dir_all(dir).map_err(CacheError::new("create the directory", dir))?;
+        }
+        let (status, list) = (state.join("status"), state.join("sources.list"));
+        fs::write(&status, installed).map_err(CacheError::new("write", &status))?;
+        fs::write(&list, sources.join("\n") + "\n").map_err(CacheError::new("write", &list))?;
+        for (key, path) in [
+            ("Dir::State", state.as_path()),
+            ("Dir::State::status", status.as_path()),
+            ("Dir::Etc::sourcelist", list.as_path()),
+            ("Dir::Etc::sourceparts", empty.as_path()),
+            ("Dir::Etc::preferences", Path::new("/dev/null")),
+            ("Dir::Etc::preferencesparts", empty.as_path()),
+        ] {
+            apt.option(key, path);
+        }
+        apt.update(stage)?;
+        Ok(apt)
+    }
+
+    /// Downloads packages with all that they need and that is not installed; where the files are.
+    pub(crate) fn download_missing<'b>(
+        &self,
+        packages: impl IntoIterator<Item = &'b str>,
+        stage: &dyn Stage,
+    ) -> Result<PathBuf, ToolError> {
+        let mut fetch = self.tool("apt-get")?;
+        fetch.command().args(["install", "--yes", "--download-only", "--no-install-recommends"]).args(packages);
+        fetch.run(&mut |line| stage.note(line))?;
+        Ok(self.staging.path().join(ARCHIVES))
+    }
+
+    fn set_private_lists(&mut self) -> Result<(), AptError> {
+        for (key, dir, partial) in
+            [("Dir::State::lists", "apt/lists", "apt/lists/partial"), ("Dir::Cache", "apt/cache", PARTIAL_ARCHIVES)]
+        {
+            let partial = self.staging.path().join(partial);
+            fs::create_dir_all(&partial).map_err(CacheError::new("create the directory", &partial))?;
+            self.option(key, &self.staging.path().join(dir));
+        }
+        Ok(())
+    }
+
+    fn option(&mut self, key: &str, path: &Path) {
+        let mut option = OsString::from(format!("{key}="));
+        option.push(path);
+        self.options.extend(["-o".into(), option]);
+    }
+
+    fn update(&self, stage: &dyn Stage) -> Result<(), ToolError> {
+        let mut update = self.tool("apt-get")?;
+        update.command().arg("update");
+        update.run(&mut |line| stage.note(line))
     }
 
     /// The package that `linux-image-cloud-amd64` stands for at the moment.

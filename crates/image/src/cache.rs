@@ -54,6 +54,29 @@ impl Bucket {
         self.dir.join(name)
     }
 
+    /// The thing called `key`, which is the file `<key>.<extension>`; made if it is not there. `make` gets an empty staging
+    /// area and returns the finished file in it.
+    pub(crate) fn find_or_make<E: From<CacheError>>(
+        &self,
+        key: &str,
+        extension: &str,
+        progress: &dyn Progress,
+        make: impl FnOnce(&Staging<'_>) -> Result<PathBuf, E>,
+    ) -> Result<PathBuf, E> {
+        let name = format!("{key}.{extension}");
+        let path = self.path(&name);
+        if path.is_file() {
+            return Ok(path);
+        }
+        let turn = self.lock(key, progress)?;
+        if path.is_file() {
+            return Ok(path);
+        }
+        let staging = turn.stage()?;
+        let made = make(&staging)?;
+        Ok(staging.publish(&made, &name)?)
+    }
+
     /// Waits until nobody else makes the thing called `key`. Look for the thing again after that.
     pub(crate) fn lock(&self, key: &str, progress: &dyn Progress) -> Result<Turn<'_>, CacheError> {
         let path = self.dir.join(format!("{key}.lock"));

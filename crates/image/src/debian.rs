@@ -1,21 +1,29 @@
-//! A tree of Debian packages, made by mmdebstrap (or debootstrap where only that is installed).
+//! A tree of Debian packages as a layer, made by mmdebstrap (or debootstrap where only that is installed).
 //!
 //! The tools run contained and as root of some kind, so that the files get their real owners, and no mount or process
-//! of theirs outlives us. Who is not root finds the other owners' files under subordinate user ids.
+//! of theirs outlives us. What they make is an archive, so nobody but them ever sees those owners.
 
-use std::fs;
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
 
-use types::progress::Stage;
+use types::Dirs;
+use types::progress::{Progress, Stage};
 
 use crate::apt::{self, Apt, AptError};
 use crate::build::ImageError;
-use crate::cache::{CacheError, Staging};
-use crate::recipe::Recipe;
+use crate::cache::{Bucket, CacheError, Staging};
+use crate::digest::Hasher;
+use crate::recipe::{PackageName, Suite};
 use crate::tool::Tool;
 
+/// Changes whenever the same packages would give a different tree.
+const BUILDER: &str = "forkd debian builder 1";
 /// What is to be installed where something is missing.
-pub(crate) const PACKAGES: &str = "mmdebstrap e2fsprogs";
+const PACKAGES: &str = "mmdebstrap e2fsprogs";
+/// As quick as possible: it is read as often as it is written.
+const ZSTD_LEVEL: i32 = 1;
 
 /// Nobody reads manuals in a sandbox; licences stay.
 const LEFT_OUT: &[&str] = &[
@@ -37,36 +45,79 @@ const TIDY: &str = concat!(
     "rm -rf var/cache/debconf/*-old var/cache/apt/*.bin var/cache/apt/archives/*.deb var/cache/ldconfig/aux-cache",
 );
 
-/// Installs the recipe's packages into a directory of the staging area.
-pub(crate) fn bootstrap(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Result<PathBuf, ImageError> {
-    if !Tool::is_installed("mmdebstrap") && Tool::is_installed("debootstrap") {
-        return debootstrap(recipe, staging, stage);
+/// Times are those of the packages, and never the moment's.
+const TAR: [&str; 5] = ["--sort=name", "--mtime=@0", "--clamp-mtime", "--numeric-owner", "--xattrs"];
+
+/// A release and packages of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) suite: &'a Suite,
+    pub(crate) packages: &'a BTreeSet<PackageName>,
+}
+
+impl Wanted<'_> {
+    fn digest(&self) -> String {
+        let start = Hasher::default().part(BUILDER.as_bytes()).part(self.suite.as_str().as_bytes());
+        self.packages.iter().fold(start, |hash, package| hash.part(package.as_str().as_bytes())).hex()
     }
-    let target = staging.path().join("root");
+
+    fn include(&self) -> Option<String> {
+        let names: Vec<_> = self.packages.iter().map(PackageName::as_str).collect();
+        (!names.is_empty()).then(|| format!("--include={}", names.join(",")))
+    }
+}
+
+/// The packages installed, as an archive in the cache.
+pub(crate) fn layer(wanted: Wanted<'_>, dirs: &Dirs, progress: &dyn Progress) -> Result<PathBuf, ImageError> {
+    let bucket = Bucket::open(&dirs.cache, "debian-v1")?;
+    let key = format!("{}-{}", wanted.suite, &wanted.digest()[..16]);
+    bucket.find_or_make(&key, "tar.zst", progress, |staging| {
+        let stage = progress.stage(&format!("Installing Debian {}", wanted.suite), None);
+        let archive = bootstrap(wanted, staging, &*stage)?;
+        stage.note("packing");
+        pack(&archive, staging)
+    })
+}
+
+/// Compresses a file of the staging area.
+pub(crate) fn pack(archive: &Path, staging: &Staging<'_>) -> Result<PathBuf, ImageError> {
+    let packed = staging.path().join("packed");
+    let failed = |source| ImageError::from(CacheError::new("compress", archive)(source));
+    let compress = || -> io::Result<()> {
+        let mut encoder = zstd::Encoder::new(File::create_new(&packed)?, ZSTD_LEVEL)?;
+        io::copy(&mut File::open(archive)?, &mut encoder)?;
+        encoder.finish()?;
+        fs::remove_file(archive)
+    };
+    compress().map_err(failed)?;
+    Ok(packed)
+}
+
+fn bootstrap(wanted: Wanted<'_>, staging: &Staging<'_>, stage: &dyn Stage) -> Result<PathBuf, ImageError> {
+    if !Tool::is_installed("mmdebstrap") && Tool::is_installed("debootstrap") {
+        return debootstrap(wanted, staging, stage);
+    }
+    let archive = staging.path().join("root.tar");
     let mut tool = Tool::contained("mmdebstrap", PACKAGES)?.holding(staging.lock())?;
     let command = tool.command();
-    command.args(["--variant=minbase", "--components=main", "--mode=root", "--format=directory"]);
+    command.args(["--variant=minbase", "--components=main", "--mode=root", "--format=tar"]);
     command.args(LEFT_OUT.iter().map(|rule| format!("--dpkgopt={rule}")));
-    command.arg(format!("--customize-hook={TIDY}"));
-    if !recipe.packages.is_empty() {
-        command.arg(format!("--include={}", include(recipe)));
-    }
-    command.arg(recipe.suite.as_str()).arg(&target).args(host_sources(recipe, staging, stage));
+    command.arg(format!("--customize-hook={TIDY}")).args(wanted.include());
+    command.arg(wanted.suite.as_str()).arg(&archive).args(host_sources(wanted.suite, staging, stage));
+    // Where the tree is before it is an archive: goes with the staging area, whoever is killed.
+    command.env("TMPDIR", staging.path());
     set_environment(&mut tool);
     tool.run(&mut |line| announce(line, stage))?;
-    Ok(target)
+    Ok(archive)
 }
 
 /// Older, slower, and without security updates unless the host's sources are written into the tree after.
-fn debootstrap(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Result<PathBuf, ImageError> {
+fn debootstrap(wanted: Wanted<'_>, staging: &Staging<'_>, stage: &dyn Stage) -> Result<PathBuf, ImageError> {
     let target = staging.path().join("root");
-    let sources = host_sources(recipe, staging, stage);
+    let sources = host_sources(wanted.suite, staging, stage);
     let mut tool = Tool::contained("debootstrap", PACKAGES)?.holding(staging.lock())?;
-    tool.command().args(["--variant=minbase", "--components=main"]);
-    if !recipe.packages.is_empty() {
-        tool.command().arg(format!("--include={}", include(recipe)));
-    }
-    tool.command().arg(recipe.suite.as_str()).arg(&target).args(base_uri(&sources, recipe.suite.as_str()));
+    tool.command().args(["--variant=minbase", "--components=main"]).args(wanted.include());
+    tool.command().arg(wanted.suite.as_str()).arg(&target).args(base_uri(&sources, wanted.suite.as_str()));
     set_environment(&mut tool);
     tool.run(&mut |line| announce(line, stage))?;
     if !sources.is_empty() {
@@ -76,7 +127,11 @@ fn debootstrap(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Res
     let mut tidy = Tool::contained("sh", "dash")?.holding(staging.lock())?;
     tidy.command().args(["-c", &format!("{TIDY}; rm -rf var/lib/apt/lists/*"), "sh"]).arg(&target);
     tidy.run(&mut |_| ())?;
-    Ok(target)
+    let archive = staging.path().join("root.tar");
+    let mut tar = Tool::contained("tar", "tar")?.holding(staging.lock())?;
+    tar.command().args(TAR).arg("-C").arg(&target).arg("-cf").arg(&archive).arg(".");
+    tar.run(&mut |_| ())?;
+    Ok(archive)
 }
 
 /// Both tools begin what is worth knowing with an `I:`; the text of our own hook is not.
@@ -92,30 +147,25 @@ fn base_uri<'a>(sources: &'a [String], suite: &str) -> Option<&'a str> {
     line.split(' ').rev().nth(2)
 }
 
-fn include(recipe: &Recipe) -> String {
-    recipe.packages.iter().map(|package| package.as_str()).collect::<Vec<_>>().join(",")
-}
-
 /// Where the host gets this release from; nothing (the bootstrap tool's own default) when it does not, or when apt is
 /// of no help. The image can be built either way, so failing here is not failing.
-fn host_sources(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Vec<String> {
+pub(crate) fn host_sources(suite: &Suite, staging: &Staging<'_>, stage: &dyn Stage) -> Vec<String> {
     if !Apt::is_installed() {
         return Vec::new();
     }
-    ask_apt(recipe, staging, stage).unwrap_or_else(|err| {
+    ask_apt(suite, staging, stage).unwrap_or_else(|err| {
         log::warn!("the host's package sources are not used: {err}");
         Vec::new()
     })
 }
 
-fn ask_apt(recipe: &Recipe, staging: &Staging<'_>, stage: &dyn Stage) -> Result<Vec<String>, AptError> {
-    if let Some(sources) = Apt::of_host(staging).sources(&recipe.suite)? {
+fn ask_apt(suite: &Suite, staging: &Staging<'_>, stage: &dyn Stage) -> Result<Vec<String>, AptError> {
+    if let Some(sources) = Apt::of_host(staging).sources(suite)? {
         return Ok(sources);
     }
     stage.note("updating package lists");
-    Ok(Apt::refreshed(staging, stage)?.sources(&recipe.suite)?.unwrap_or_default())
+    Ok(Apt::refreshed(staging, stage)?.sources(suite)?.unwrap_or_default())
 }
-
 /// The same packages give the same times; and the host's proxy is used without being written into the image.
 fn set_environment(tool: &mut Tool) {
     tool.command().env("SOURCE_DATE_EPOCH", "0");

@@ -15,6 +15,11 @@ impl Hasher {
         self
     }
 
+    /// More of one part that is all there is.
+    pub(crate) fn more(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
     /// 64 lower-case hex digits.
     pub(crate) fn hex(self) -> String {
         self.0.finalize().iter().fold(String::with_capacity(64), |mut hex, byte| {

@@ -23,7 +23,7 @@ use crate::kernel::GuestKernel;
 use crate::modules::{Module, ModuleTree, ModulesError, Wanted};
 
 /// Changes whenever the same agent and kernel would give a different archive.
-const FORMAT: &str = "forkd initramfs 1";
+const FORMAT: &str = "forkd initramfs 2";
 
 /// Why there is no initramfs.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +74,7 @@ const GUEST: &[Wanted] = &[
     required("vmw_vsock_virtio_transport"),
     optional("virtio_net"),
     optional("virtio_rng"),
+    optional("virtio_balloon"),
     optional("vmgenid"),
     optional("pvpanic_mmio"),
     optional("button"),

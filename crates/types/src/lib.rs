@@ -13,7 +13,9 @@ mod tag;
 mod vcpu;
 
 /// The format of the state file that a VMM of this build writes and reads.
-pub const STATE_FORMAT: u32 = 1;
+pub const STATE_FORMAT: u32 = 2;
+/// The oldest that can still be read.
+pub const OLDEST_STATE_FORMAT: u32 = 1;
 
 pub use dirs::{Dirs, DirsError};
 pub use interpreter::{Interpreter, ModuleError, ModuleName, Modules};

@@ -1,13 +1,15 @@
-//! The words of a recipe that end up on command lines.
+//! The packages of a recipe: words that end up on command lines.
 
-use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
+use super::word::checked_text;
 
 /// Longer than any package in the archive.
 const MAX_PACKAGE: usize = 128;
 const MAX_SUITE: usize = 32;
+/// The longest name that npm takes, and longer than any of PyPI's; and a version beside it.
+const MAX_NAME: usize = 214;
+const MAX_VERSION: usize = 64;
 
 /// Not the name of a Debian package.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -16,20 +18,12 @@ pub struct PackageNameError {
     text: String,
 }
 
-/// The name of a Debian package, as Debian Policy 5.6.1 has it: never an option, a path, a version or a task.
-///
-/// apt takes a trailing `+` or `-` as an order to install or remove when no package has that whole name. Names that end
-/// in `+` exist (`g++`) and mean the same either way; none ends in `-`, so that is refused.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(try_from = "String")]
-pub struct PackageName(Box<str>);
-
-impl PackageName {
-    /// The name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+checked_text! {
+    /// The name of a Debian package, as Debian Policy 5.6.1 has it: never an option, a path, a version or a task.
+    ///
+    /// apt takes a trailing `+` or `-` as an order to install or remove when no package has that whole name. Names that
+    /// end in `+` exist (`g++`) and mean the same either way; none ends in `-`, so that is refused.
+    PackageName, PackageNameError, r"^[a-z0-9][a-z0-9+.-]{0,126}[a-z0-9+.]$"
 }
 
 impl FromStr for PackageName {
@@ -47,20 +41,6 @@ impl FromStr for PackageName {
     }
 }
 
-impl TryFrom<String> for PackageName {
-    type Error = PackageNameError;
-
-    fn try_from(text: String) -> Result<Self, PackageNameError> {
-        text.parse()
-    }
-}
-
-impl fmt::Display for PackageName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// Not the name of a Debian release.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a Debian release; write its name, such as bookworm")]
@@ -68,17 +48,9 @@ pub struct SuiteError {
     text: String,
 }
 
-/// The name of a Debian release: lower-case letters only, as all of them are.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct Suite(Box<str>);
-
-impl Suite {
-    /// The name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+checked_text! {
+    /// The name of a Debian release: lower-case letters only, as all of them are.
+    Suite, SuiteError, r"^[a-z]{1,32}$"
 }
 
 impl FromStr for Suite {
@@ -93,18 +65,83 @@ impl FromStr for Suite {
     }
 }
 
-impl TryFrom<String> for Suite {
-    type Error = SuiteError;
+/// Not a package of PyPI in one version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a package of PyPI in one version; write name==version, such as ipykernel==6.29.5")]
+pub struct PipPackageError {
+    text: String,
+}
 
-    fn try_from(text: String) -> Result<Self, SuiteError> {
-        text.parse()
+checked_text! {
+    /// A package of PyPI in one version: `name==version`, never an option, a path, an address or a range.
+    PipPackage, PipPackageError, r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?==[0-9][A-Za-z0-9.+!-]*$"
+}
+
+impl FromStr for PipPackage {
+    type Err = PipPackageError;
+
+    fn from_str(text: &str) -> Result<Self, PipPackageError> {
+        let inner = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+        let is_name = |name: &str| {
+            let ends = [name.bytes().next(), name.bytes().last()];
+            name.len() <= MAX_NAME
+                && name.bytes().all(inner)
+                && ends.iter().all(|end| end.is_some_and(|b| b.is_ascii_alphanumeric()))
+        };
+        match text.split_once("==") {
+            Some((name, version)) if is_name(name) && is_version(version) => Ok(Self(text.into())),
+            _ => Err(PipPackageError { text: text.into() }),
+        }
     }
 }
 
-impl fmt::Display for Suite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+/// Not a package of npm in one version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a package of npm in one version; write name@version, such as playwright-core@1.49.1")]
+pub struct NpmPackageError {
+    text: String,
+}
+
+checked_text! {
+    /// A package of npm in one version: `name@version` or `@scope/name@version`, never an option, a path, an address, a
+    /// tag or a range.
+    NpmPackage, NpmPackageError, r"^(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*@[0-9]+\.[0-9]+\.[0-9]+([+-][A-Za-z0-9.+-]*)?$"
+}
+
+impl FromStr for NpmPackage {
+    type Err = NpmPackageError;
+
+    fn from_str(text: &str) -> Result<Self, NpmPackageError> {
+        let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let is_word = |word: &str| {
+            word.bytes().next().is_some_and(lower) && word.bytes().all(|b| lower(b) || b"._-".contains(&b))
+        };
+        let is_name = |name: &str| {
+            name.len() <= MAX_NAME
+                && match name.strip_prefix('@').map(|scoped| scoped.split_once('/')) {
+                    Some(scoped) => scoped.is_some_and(|(scope, name)| is_word(scope) && is_word(name)),
+                    None => is_word(name),
+                }
+        };
+        // Three numbers are a version; fewer are a range.
+        let exact =
+            |version: &str| is_version(version) && version.split(['-', '+']).next().is_some_and(is_three_numbers);
+        match text.rsplit_once('@') {
+            Some((name, version)) if is_name(name) && exact(version) => Ok(Self(text.into())),
+            _ => Err(NpmPackageError { text: text.into() }),
+        }
     }
+}
+
+fn is_three_numbers(text: &str) -> bool {
+    let parts: Vec<_> = text.split('.').collect();
+    parts.len() == 3 && parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// One version and no pattern; begins with a digit, so it is no option either.
+fn is_version(text: &str) -> bool {
+    let fits = text.bytes().all(|b| b.is_ascii_alphanumeric() || b".+!-".contains(&b));
+    fits && text.len() <= MAX_VERSION && text.bytes().next().is_some_and(|b| b.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -159,6 +196,36 @@ mod tests {
         }
     }
 
+    #[test]
+    fn packages_of_indexes_have_one_version() {
+        for good in ["ipykernel==6.29.5", "zope.interface==6.0", "Jinja2==3.1.4rc1", "x==1!2.0+local.1"] {
+            assert_eq!(good.parse::<PipPackage>().unwrap().as_str(), good);
+        }
+        for good in ["playwright-core@1.49.1", "@types/node@22.0.0", "a@1.0.0-beta.1", "lodash.get@4.4.2"] {
+            assert_eq!(good.parse::<NpmPackage>().unwrap().as_str(), good);
+        }
+        for bad in
+            ["", "x", "x>=1", "x==", "==1", "-r==1", "x==1.*", "x == 1", "x==1; os", "x[a]==1", "./x==1", "x==-1"]
+        {
+            assert!(bad.parse::<PipPackage>().is_err(), "{bad:?} was accepted");
+        }
+        for bad in [
+            "",
+            "x",
+            "x@",
+            "@1.0.0",
+            "x@latest",
+            "x@^1.0.0",
+            "x@1.0",
+            "x@1.x.0",
+            "--g@1.0.0",
+            "../x@1.0.0",
+            "@a/../b@1.0.0",
+        ] {
+            assert!(bad.parse::<NpmPackage>().is_err(), "{bad:?} was accepted");
+        }
+    }
+
     proptest! {
         #[test]
         fn whatever_passes_is_one_harmless_word(text in "\\PC{0,12}|[-+.a-z0-9]{0,12}") {
@@ -168,6 +235,17 @@ mod tests {
                 let special = |c: char| c.is_whitespace() || "/\\,=:;'\"$`*?~^|&<>(){}[]".contains(c);
                 prop_assert!(!name.contains(special), "{} has a special character", name);
                 prop_assert_eq!(name, text);
+            }
+        }
+
+        #[test]
+        fn what_indexes_are_asked_for_is_no_option_and_no_path(text in "[-@a-z./]{1,9}(==|@)[0-9a-z.!+*-]{1,9}") {
+            let pip = text.parse::<PipPackage>().map(|package| package.to_string());
+            let npm = text.parse::<NpmPackage>().map(|package| package.to_string());
+            for word in pip.into_iter().chain(npm) {
+                prop_assert!(!word.starts_with(['-', '.', '/']) && !word.contains('*'), "{}", word);
+                prop_assert!(word.starts_with('@') || !word.contains('/'), "{}", word);
+                prop_assert!(!word.contains("/.") && !word.contains("./"), "{}", word);
             }
         }
 

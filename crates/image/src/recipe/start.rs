@@ -1,13 +1,22 @@
 //! How a VM from a recipe is started and made worth forking. None of it changes the image.
 
-use std::fmt;
-use std::str::FromStr;
+use std::collections::BTreeSet;
+use std::num::NonZeroU16;
+use std::time::Duration;
 
+use net::Egress;
 use serde::Deserialize;
-use types::{GuestMemorySize, Interpreter, ModuleName, Modules, VcpuCount};
+use types::{GuestMemorySize, Interpreter, ModuleError, ModuleName, Modules, VcpuCount};
 
-/// Longer ones belong into a file of the image.
-const MAX_LINE: usize = 4096;
+use super::line::ShellLine;
+use super::program::Start;
+use super::ready::Ready;
+use super::word::described;
+
+/// The longest that anything can be given: a day.
+const MAX_SECS: u32 = 86_400;
+/// More ports than one sandbox serves.
+const MAX_PORTS: usize = 64;
 
 /// What is done once after boot, before a VM is frozen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -15,10 +24,14 @@ const MAX_LINE: usize = 4096;
 pub struct Warm {
     /// The interpreter that stays, and what it imports.
     pub interpreter: Option<WarmInterpreter>,
-    /// Run once; what it leaves running is part of the VM.
+    /// Run to its end; what it leaves running is part of the VM.
     pub command: Option<ShellLine>,
-    /// Run again and again until it succeeds: only then is the VM ready.
-    pub ready: Option<ShellLine>,
+    /// Started after that, and left running.
+    pub start: Option<Start>,
+    /// What has to be so before it is frozen.
+    pub ready: Option<Ready>,
+    /// How long all of it may take.
+    pub timeout: Option<Seconds>,
 }
 
 /// An interpreter and its modules.
@@ -30,39 +43,120 @@ pub struct WarmInterpreter {
     pub modules: Modules,
 }
 
-/// How large a VM is when nobody says.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Size {
-    /// Memory.
-    #[serde(default, deserialize_with = "memory")]
-    pub memory: Option<GuestMemorySize>,
-    /// Virtual CPUs.
-    #[serde(default)]
-    pub vcpus: Option<VcpuCount>,
-}
-
+/// The table `[warm]`.
 #[derive(Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Warm"))]
 #[serde(deny_unknown_fields)]
-struct WarmFile {
+pub(super) struct WarmFile {
+    /// An interpreter that is kept alive for `forkd eval`.
+    #[cfg_attr(test, schemars(with = "Option<InterpreterWord>"))]
     interpreter: Option<Interpreter>,
+    /// What it imports before the snapshot is taken.
     #[serde(default)]
+    #[cfg_attr(test, schemars(with = "Vec<ModuleWord>"))]
     modules: Vec<ModuleName>,
+    /// A line for the guest's shell that is run to its end, and has to succeed. What it leaves running is part of the
+    /// snapshot.
     command: Option<ShellLine>,
-    ready: Option<ShellLine>,
+    /// A line for the guest's shell that is started after that and does not end, such as a server; or a program and its
+    /// arguments as a list, for which no shell is needed. It is a process like those of `POST
+    /// /v1/sandboxes/{id}/processes`: its output is kept, in every fork.
+    start: Option<Start>,
+    /// What has to be so before the snapshot is taken: a command that succeeds, or a table with one of command, tcp, http
+    /// and line.
+    ready: Option<Ready>,
+    /// How long all of it may take, in seconds; 60 when nothing is said.
+    timeout_secs: Option<Seconds>,
 }
 
 impl TryFrom<WarmFile> for Warm {
     type Error = String;
 
     fn try_from(file: WarmFile) -> Result<Self, String> {
-        let WarmFile { interpreter, modules, command, ready } = file;
+        let WarmFile { interpreter, modules, command, start, ready, timeout_secs } = file;
         let modules = Modules::try_from(modules).map_err(|error| format!("modules: {error}"))?;
         if interpreter.is_none() && !modules.as_slice().is_empty() {
             return Err("modules are named and no interpreter that could import them".into());
         }
-        Ok(Self { interpreter: interpreter.map(|program| WarmInterpreter { program, modules }), command, ready })
+        let foreign = |module: &&ModuleName| interpreter.is_some_and(|interpreter| !interpreter.accepts(module));
+        if let (Some(interpreter), Some(module)) = (interpreter, modules.as_slice().iter().find(foreign)) {
+            return Err(ModuleError::Foreign { interpreter, module: module.clone() }.to_string());
+        }
+        if start.is_none() && matches!(ready, Some(Ready::Line(_))) {
+            return Err("ready.line is about what `start` writes, and nothing is started".into());
+        }
+        let interpreter = interpreter.map(|program| WarmInterpreter { program, modules });
+        Ok(Self { interpreter, command, start, ready, timeout: timeout_secs })
     }
+}
+
+/// Steps that make the disk what it is, run in a VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Build {
+    /// Lines for the guest's shell, run one after the other as root in a VM of the image, never on this computer. What is
+    /// on the disk after the last of them is the recipe's image, and is kept until the recipe changes.
+    #[serde(default)]
+    pub run: Vec<ShellLine>,
+    /// Where they may connect to: none, all, or a list as for `forkd net`; nowhere when nothing is said.
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub egress: Option<Egress>,
+    /// How long each of them may take, in seconds; 600 when nothing is said.
+    #[serde(rename = "timeout_secs")]
+    pub timeout: Option<Seconds>,
+}
+
+/// What sandboxes have to do with the world.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "NetworkFile")]
+pub struct Network {
+    /// Gives each sandbox a network, and says where it may connect to.
+    pub egress: Option<Egress>,
+    /// Where something listens.
+    pub ports: BTreeSet<NonZeroU16>,
+}
+
+/// The table `[network]`.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Network"))]
+#[serde(deny_unknown_fields)]
+pub(super) struct NetworkFile {
+    /// Gives every sandbox a network, and says where it may connect to while it warms up and after: none, all, or a list
+    /// as for `forkd net`. Without it they have none.
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    egress: Option<Egress>,
+    /// TCP ports that something listens on once it is warm; they are listed with the snapshot, and `forkd port` takes
+    /// them when it is told none.
+    #[serde(default)]
+    ports: Vec<NonZeroU16>,
+}
+
+impl TryFrom<NetworkFile> for Network {
+    type Error = String;
+
+    fn try_from(file: NetworkFile) -> Result<Self, String> {
+        let NetworkFile { egress, ports } = file;
+        if ports.len() > MAX_PORTS {
+            return Err(format!("{} ports were named; at most {MAX_PORTS} can be", ports.len()));
+        }
+        Ok(Self { egress, ports: ports.into_iter().collect() })
+    }
+}
+
+/// How large a VM is when nobody says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Size {
+    /// Memory, such as 512M or 2G; 512M when nothing is said.
+    #[serde(default, deserialize_with = "memory")]
+    #[cfg_attr(test, schemars(with = "Option<MemoryWord>"))]
+    pub memory: Option<GuestMemorySize>,
+    /// Virtual CPUs, 1 to 32; 1 when nothing is said.
+    #[serde(default)]
+    #[cfg_attr(test, schemars(with = "Option<VcpuNumber>"))]
+    pub vcpus: Option<VcpuCount>,
 }
 
 /// Written as people write sizes.
@@ -71,101 +165,49 @@ fn memory<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Gu
     text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
-/// Not a line for a shell.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a command is one line of 1 to {MAX_LINE} bytes that can be printed")]
-pub struct ShellLineError;
+/// A time limit: 1 s to a day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u32")]
+pub struct Seconds(u32);
 
-/// One line for `sh -c`, run in the guest and nowhere else.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct ShellLine(Box<str>);
+described! { Seconds, { "type": "integer", "minimum": 1, "maximum": MAX_SECS } }
 
-impl ShellLine {
-    /// The line as text.
+impl Seconds {
+    /// It as a duration.
     #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
+    pub const fn duration(self) -> Duration {
+        Duration::from_secs(self.0 as u64)
     }
 }
 
-impl FromStr for ShellLine {
-    type Err = ShellLineError;
+impl TryFrom<u32> for Seconds {
+    type Error = String;
 
-    fn from_str(text: &str) -> Result<Self, ShellLineError> {
-        let fits = (1..=MAX_LINE).contains(&text.len()) && !text.trim().is_empty();
-        if fits && !text.contains(char::is_control) { Ok(Self(text.into())) } else { Err(ShellLineError) }
+    fn try_from(secs: u32) -> Result<Self, String> {
+        if (1..=MAX_SECS).contains(&secs) {
+            Ok(Self(secs))
+        } else {
+            Err(format!("a time limit has 1 to {MAX_SECS} seconds; {secs} were given"))
+        }
     }
 }
 
-impl TryFrom<String> for ShellLine {
-    type Error = ShellLineError;
+/// What the schema says of types that are not ours.
+#[cfg(test)]
+mod words {
+    use super::described;
 
-    fn try_from(text: String) -> Result<Self, ShellLineError> {
-        text.parse()
-    }
+    pub(super) struct InterpreterWord;
+    described! { InterpreterWord, { "enum": ["python3", "node", "jupyter"] } }
+    pub(super) struct ModuleWord;
+    described! { ModuleWord, { "type": "string", "pattern": r"^(node:|@|/)?[A-Za-z0-9_.][A-Za-z0-9_.-]*(/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*$" } }
+    pub(super) struct MemoryWord;
+    described! { MemoryWord, { "type": "string", "pattern": "^[0-9]+ ?([KMGTkmgt]([iI]?[bB])?|[bB])?$" } }
+    pub(super) struct VcpuNumber;
+    described! { VcpuNumber, { "type": "integer", "minimum": 1, "maximum": 32 } }
 }
-
-impl fmt::Display for ShellLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+#[cfg(test)]
+use words::{InterpreterWord, MemoryWord, ModuleWord, VcpuNumber};
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn warm(text: &str) -> Result<Warm, toml::de::Error> {
-        toml::from_str(text)
-    }
-
-    #[test]
-    fn every_field_arrives() {
-        let found = warm(
-            "interpreter = \"python3\"\nmodules = [\"numpy\", \"os.path\"]\ncommand = \"redis-server &\"\n\
-             ready = \"redis-cli ping | grep -q PONG\"",
-        )
-        .unwrap();
-        let WarmInterpreter { program, modules } = found.interpreter.unwrap();
-        assert_eq!(program, Interpreter::Python3);
-        assert_eq!(modules.as_slice().iter().map(ModuleName::as_str).collect::<Vec<_>>(), ["numpy", "os.path"]);
-        assert_eq!(found.command.unwrap().as_str(), "redis-server &");
-        assert_eq!(found.ready.unwrap().as_str(), "redis-cli ping | grep -q PONG");
-        assert_eq!(warm("").unwrap(), Warm::default());
-        let size: Size = toml::from_str("memory = \"2G\"\nvcpus = 4").unwrap();
-        assert_eq!((size.memory.map(GuestMemorySize::mib), size.vcpus.map(VcpuCount::get)), (Some(2048), Some(4)));
-        assert_eq!(toml::from_str::<Size>("").unwrap(), Size::default());
-    }
-
-    #[test]
-    fn what_cannot_be_meant_is_named() {
-        let many = format!("interpreter = \"python3\"\nmodules = [{}]", "\"a\",".repeat(65));
-        for (text, named) in [
-            ("interpreter = \"perl\"", "perl"),
-            ("modules = [\"numpy\"]", "no interpreter"),
-            ("interpreter = \"python3\"\nmodules = [\"os; import sys\"]", "`os; import sys` is not a module"),
-            (&many, "65 modules"),
-            ("command = \"\"", "one line"),
-            ("command = \"  \"", "one line"),
-            ("command = \"a\\nb\"", "one line"),
-            ("ready = 1", "ready"),
-            ("modlues = []", "modlues"),
-        ] {
-            let error = warm(text).unwrap_err().to_string();
-            assert!(error.contains(named), "{named:?} is not in: {error}");
-        }
-        assert_eq!("x".repeat(MAX_LINE + 1).parse::<ShellLine>(), Err(ShellLineError));
-        for (text, named) in [
-            ("memory = \"1M\"", "128 MiB"),
-            ("memory = \"much\"", "`much` is not a size"),
-            ("memory = 512", "string"),
-            ("vcpus = 0", "1 to 32"),
-            ("vcpus = -1", "-1"),
-            ("cpus = 1", "cpus"),
-        ] {
-            let error = toml::from_str::<Size>(text).unwrap_err().to_string();
-            assert!(error.contains(named), "{named:?} is not in: {error}");
-        }
-    }
-}
+mod tests;
