@@ -2,13 +2,31 @@
 
 use std::net::Ipv4Addr;
 
-/// What the guest is told about its network: `forkd.net=<address>/<prefix>,<gateway>`, and `forkd.dns=<address>`.
+use net::Tap;
+
+/// What the guest is told about its network: `forkd.net=<address>/<prefix>,<gateway>`, `forkd.dns=<address>`, and
+/// `forkd.lines=<port>`, where its agent serves the gateway in lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuestNetwork {
     pub(crate) address: Ipv4Addr,
     pub(crate) prefix: u8,
     pub(crate) gateway: Ipv4Addr,
     pub(crate) name_server: Option<Ipv4Addr>,
+    /// Only where it takes root to be the gateway: whoever connects may do everything in the guest.
+    pub(crate) lines: Option<u16>,
+}
+
+impl From<&Tap> for GuestNetwork {
+    fn from(tap: &Tap) -> Self {
+        Self {
+            address: tap.guest_ip,
+            prefix: tap.prefix,
+            gateway: tap.host_ip,
+            name_server: tap.name_server,
+            // What has a name server is a namespace of its own; a plain tap is beside every user of the host.
+            lines: tap.name_server.map(|_| session::lines::PORT),
+        }
+    }
 }
 
 /// Words that every guest gets.
@@ -31,9 +49,10 @@ const COMMON: &[&str] = &[
 pub(crate) fn guest_cmdline(hostname: &str, network: Option<GuestNetwork>, append: Option<&str>) -> String {
     let mut words: Vec<String> = COMMON.iter().map(ToString::to_string).collect();
     words.push(format!("forkd.hostname={hostname}"));
-    if let Some(GuestNetwork { address, prefix, gateway, name_server }) = network {
+    if let Some(GuestNetwork { address, prefix, gateway, name_server, lines }) = network {
         words.push(format!("forkd.net={address}/{prefix},{gateway}"));
         words.extend(name_server.map(|address| format!("forkd.dns={address}")));
+        words.extend(lines.map(|port| format!("forkd.lines={port}")));
     }
     words.extend(append.map(String::from));
     words.join(" ")
@@ -49,11 +68,16 @@ mod tests {
         assert!(without.starts_with("console=ttyS0 ") && without.ends_with(" forkd.hostname=vm-1"), "{without}");
         assert!(!without.contains("forkd.net"), "{without}");
         let gateway = Ipv4Addr::new(10, 42, 7, 1);
-        let network = GuestNetwork { address: [10, 42, 7, 2].into(), prefix: 24, gateway, name_server: None };
+        let network =
+            GuestNetwork { address: [10, 42, 7, 2].into(), prefix: 24, gateway, name_server: None, lines: None };
         let with = guest_cmdline("vm-1", Some(network), None);
         assert!(with.ends_with(" forkd.net=10.42.7.2/24,10.42.7.1"), "{with}");
-        let with = guest_cmdline("vm-1", Some(GuestNetwork { name_server: Some(gateway), ..network }), None);
-        assert!(with.ends_with(" forkd.net=10.42.7.2/24,10.42.7.1 forkd.dns=10.42.7.1"), "{with}");
+        let with = guest_cmdline(
+            "vm-1",
+            Some(GuestNetwork { name_server: Some(gateway), lines: Some(8888), ..network }),
+            None,
+        );
+        assert!(with.ends_with(" forkd.net=10.42.7.2/24,10.42.7.1 forkd.dns=10.42.7.1 forkd.lines=8888"), "{with}");
     }
 
     #[test]

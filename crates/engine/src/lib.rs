@@ -16,6 +16,7 @@
 mod admission;
 mod boot;
 mod branch;
+mod build;
 mod caller;
 mod cancel;
 mod cgroup;
@@ -23,6 +24,7 @@ mod child;
 mod childdir;
 mod cmdline;
 mod console;
+mod cores;
 mod dial;
 pub mod doctor;
 mod eval;
@@ -35,8 +37,11 @@ mod kill;
 mod limits;
 mod lineage;
 mod list;
+mod longest_file;
 mod memory;
+mod nameless;
 mod network;
+mod page_map;
 mod pause;
 mod pidfd;
 mod ping;
@@ -48,22 +53,28 @@ mod process;
 mod processes;
 mod programs;
 mod random;
+mod said;
 mod snapshot;
 mod sys;
 mod template;
 #[cfg(test)]
 mod testing;
+mod uids;
 mod vm;
 mod vmdir;
+mod watchdog;
+mod written;
 
 pub use admission::{AdmissionError, NoRoom};
 pub use boot::{BootError, BootSpec, boot};
 pub use branch::{Branch, BranchError, BranchSpec, Extent, Kept, branch, default_tag};
+pub use build::{BuildError, BuildSpec, build};
 pub use cancel::Cancel;
 pub use cgroup::{
     CgroupError, CpuLimit, CpuWeight, DiskLimit, Hits, IoLimit, LimitError, Limits, MemoryLimit, SwapLimit, Within,
 };
 pub use child::{Child, Death};
+pub use cores::{Cores, CoresError};
 pub use fork::{
     ChildError, ChildOptions, ForkError, ForkSpec, ForkTimings, Forked, ForkedChild, MAX_CHILDREN, Results, fork,
     fork_on,
@@ -75,8 +86,8 @@ pub use lineage::{Lineage, LineageError, LineageNode, LineageSandbox};
 pub use list::{FindError, find, list, open};
 pub use memory::MemoryUse;
 pub use net::{
-    Attempt, Egress, Lease, Limits as NetworkLimits, Network, NetworkError, PolicyError, Pool, Report as NetworkReport,
-    Tap, TapError, Traffic, plan,
+    Attempt, Directory as Namespaces, Door, DoorError, Egress, Lease, Limits as NetworkLimits, Network, NetworkError,
+    PolicyError, Pool, Report as NetworkReport, Tap, TapError, Traffic, plan,
 };
 pub use network::{ChildNetwork, EgressError, Networks, networks};
 pub use pause::{ChildStatus, PauseError};
@@ -85,11 +96,12 @@ pub use probe::{KvmVerdict, Probe};
 pub use process::ProcessError;
 pub use programs::{Program, ProgramError, on_path};
 pub use proto::control::{Lifetime, Outcome};
-pub use snapshot::{SnapshotError, SnapshotSpec, Taken, WarmError, WarmUp, snapshot};
+pub use snapshot::{ReadyCheck, SnapshotError, SnapshotSpec, Taken, WarmError, WarmUp, snapshot};
 pub use store::{
     Ancestor, Collected, Existing, Failure, Finding, Garbage, Info, Intent, Listed, Manifest, Parent, Removal,
     Snapshot, Status, Store, StoreError, Stored, Verified,
 };
 pub use template::{TemplateError, remove_snapshot, start_template, stop_template, sweep_templates, template_runs};
+pub use uids::UidError;
 pub use vm::{BootTimings, Stopper, Vm};
 pub use vmdir::VmDirError;

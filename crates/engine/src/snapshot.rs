@@ -7,9 +7,10 @@
 //! The place in the store is taken first, so a tag that is taken costs no boot. Whatever fails or is called off leaves
 //! neither a VM nor anything in the store.
 
+mod ready;
 mod warm;
 
-use std::thread;
+use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use net::Egress;
@@ -24,7 +25,10 @@ use crate::freeze::{FreezeError, Frozen};
 use crate::process::ProcessError;
 use crate::template::{TemplateError, end_unwanted};
 use crate::vm::Vm;
+use crate::watchdog::{called_off, watched};
+use crate::written;
 
+pub use ready::ReadyCheck;
 pub use warm::{WarmError, WarmUp};
 
 /// How long the guest may take to write its file systems out.
@@ -43,6 +47,8 @@ pub struct SnapshotSpec {
     pub egress: Option<Egress>,
     /// What its disk image was built from.
     pub recipe: Option<RecipeName>,
+    /// TCP ports that something listens on in it then.
+    pub ports: Vec<NonZeroU16>,
     /// What it does before.
     pub warm_up: WarmUp,
     /// How long the warm-up may take.
@@ -104,7 +110,7 @@ pub struct Taken {
 /// # Errors
 /// When any step fails, the time is up or it is called off.
 pub fn snapshot(spec: SnapshotSpec, dirs: &Dirs, progress: &dyn Progress) -> Result<Taken, SnapshotError> {
-    let SnapshotSpec { tag, existing, boot: boot_spec, egress, recipe, warm_up, limit } = spec;
+    let SnapshotSpec { tag, existing, boot: boot_spec, egress, recipe, ports, warm_up, limit } = spec;
     let staged = Store::new(dirs).stage(&tag, existing, Origin::booted(vec![boot_spec.image.clone()]))?;
     let cancel = boot_spec.cancel.clone();
     let mut described = Described {
@@ -116,6 +122,7 @@ pub fn snapshot(spec: SnapshotSpec, dirs: &Dirs, progress: &dyn Progress) -> Res
         network: boot_spec.tap.is_some(),
         egress: egress.map(|egress| egress.to_string().into()),
         interpreter: warm_up.interpreter,
+        ports,
         pause_us: None,
     };
     let stage = progress.stage("Booting the VM", None);
@@ -136,8 +143,7 @@ pub fn snapshot(spec: SnapshotSpec, dirs: &Dirs, progress: &dyn Progress) -> Res
     Ok(Taken { snapshot, boot_us, warm_us, freeze_us, frozen })
 }
 
-/// Warms it up and has it sync. A guest can keep a request waiting, so a watchdog stops the VM when the time is up or
-/// it is called off; that breaks every connection.
+/// Warms it up and has it sync.
 fn prepare(
     vm: &Vm,
     warm_up: &WarmUp,
@@ -145,35 +151,15 @@ fn prepare(
     cancel: Option<&Cancel>,
     progress: &dyn Progress,
 ) -> Result<(), SnapshotError> {
-    let failed = |source| ProcessError::Wait { source };
-    let done = Cancel::new().map_err(failed)?;
     let until = Instant::now() + limit;
-    let prepared = thread::scope(|scope| {
-        let watchdog = thread::Builder::new().name("watchdog".into());
-        let watchdog = watchdog.spawn_scoped(scope, || watch(vm, &done, cancel, until + SYNC_LIMIT));
-        watchdog.map_err(failed)?;
-        let prepared = {
-            let _stage = progress.stage("Warming up", None);
-            warm::warm(vm, warm_up, limit, until, cancel).map_err(SnapshotError::from)
-        };
-        let prepared = prepared.and_then(|()| {
-            let _stage = progress.stage("Syncing the guest's file systems", None);
-            warm::sync(vm, SYNC_LIMIT).map_err(|source| SnapshotError::Sync { source })
-        });
-        done.cancel();
-        prepared
-    });
-    let called_off = matches!(Cancel::first(&[cancel], Instant::now()), Ok(Some(_)));
-    if called_off { Err(SnapshotError::Cancelled) } else { prepared }
-}
-
-fn watch(vm: &Vm, done: &Cancel, cancel: Option<&Cancel>, until: Instant) {
-    if matches!(Cancel::first(&[Some(done), cancel], until), Ok(Some(0))) {
-        return;
-    }
-    if let Err(error) = vm.stopper().stop() {
-        log::debug!("the VM is gone already: {error}");
-    }
+    let prepared = watched(vm, until + SYNC_LIMIT, cancel, || {
+        let stage = progress.stage("Warming up", None);
+        warm::Warming { vm, limit, until, cancel, stage: &*stage }.warm(warm_up)?;
+        drop(stage);
+        let _stage = progress.stage("Syncing the guest's file systems", None);
+        warm::sync(vm, SYNC_LIMIT).map_err(|source| SnapshotError::Sync { source })
+    })?;
+    if called_off(cancel) { Err(SnapshotError::Cancelled) } else { prepared }
 }
 
 fn freeze(vm: Vm, staged: &Staged, cancel: Option<&Cancel>, progress: &dyn Progress) -> Result<Frozen, SnapshotError> {
@@ -181,7 +167,13 @@ fn freeze(vm: Vm, staged: &Staged, cancel: Option<&Cancel>, progress: &dyn Progr
     let (state, memory, layer) = (staged.state()?, staged.memory()?, staged.layer(0)?);
     match vm.freeze(&[&state, &memory, &layer], cancel) {
         Err(FreezeError::Cancelled) => Err(SnapshotError::Cancelled),
-        frozen => Ok(frozen?),
+        frozen => {
+            let frozen = frozen?;
+            // Its process is over.
+            let closed = written::close(vec![state, memory, layer]);
+            closed.map_err(|error| FreezeError::Failed { message: error.to_string() })?;
+            Ok(frozen)
+        }
     }
 }
 

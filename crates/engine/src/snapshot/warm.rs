@@ -4,17 +4,16 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use session::{ErrorCode, ExecRequest, Output, SessionError, WarmRequest};
+use types::progress::Stage;
 use types::{Interpreter, Modules};
 
+use super::ready::{ReadyCheck, Waiting};
 use crate::cancel::Cancel;
+use crate::said::Said;
 use crate::vm::Vm;
 
-/// The pause between two ready checks.
-const PAUSE: Duration = Duration::from_millis(100);
 /// How much a check or a failed command may say.
-const MAX_OUTPUT: usize = 1 << 20;
-/// How much of that is worth showing.
-const MAX_SHOWN: usize = 2000;
+pub(super) const MAX_OUTPUT: usize = 1 << 20;
 /// Runs the command with its output in a file: what it leaves running must not hold our connection, and what it said is
 /// there when it fails. A container image may say that commands do not run as root.
 const COMMAND: &str = r#"
@@ -34,10 +33,12 @@ pub struct WarmUp {
     /// What it imports.
     #[serde(default)]
     pub modules: Modules,
-    /// A shell line that is run once.
+    /// A shell line that is run to its end.
     pub command: Option<String>,
-    /// A shell line that is run until it succeeds.
-    pub ready: Option<String>,
+    /// A program and its arguments that is started after that and stays.
+    pub start: Option<Vec<String>>,
+    /// What has to be so before the VM is frozen.
+    pub ready: Option<ReadyCheck>,
 }
 
 /// Why it is not warm.
@@ -57,12 +58,32 @@ pub enum WarmError {
         /// The end of what it wrote.
         said: String,
     },
+    /// What was to be started could not be.
+    #[error("what the warm-up was to start could not be started: {source}")]
+    Start {
+        /// What the agent says.
+        source: SessionError,
+    },
+    /// What was started is over.
+    #[error("what the warm-up started ended with exit code {code} before it was ready; it said:\n{said}")]
+    Ended {
+        /// Its exit code.
+        code: i32,
+        /// The end of what it wrote.
+        said: String,
+    },
     /// It took too long.
-    #[error("the warm-up was not over within {} s{}; --boot-wait-secs sets the limit", limit.as_secs_f32(), last(said))]
+    #[error(
+        "the warm-up was not over within {} s: {waiting_for}; the recipe's warm.timeout_secs or --boot-wait-secs sets the \
+         limit{}",
+        limit.as_secs_f32(), last(said)
+    )]
     Slow {
         /// The limit.
         limit: Duration,
-        /// What the ready check said last.
+        /// What was waited for.
+        waiting_for: String,
+        /// What the command, the check or what was started said last.
         said: String,
     },
     /// The guest cannot be asked.
@@ -76,51 +97,68 @@ pub enum WarmError {
 }
 
 fn last(said: &str) -> String {
-    if said.is_empty() { String::new() } else { format!(" (the ready check said: {said})") }
+    if said.is_empty() { String::new() } else { format!("; the last lines:\n{said}") }
 }
 
-/// Does all of it.
-pub(super) fn warm(
-    vm: &Vm,
-    warm_up: &WarmUp,
-    limit: Duration,
-    until: Instant,
-    cancel: Option<&Cancel>,
-) -> Result<(), WarmError> {
-    if let Some(program) = warm_up.interpreter {
-        let request = WarmRequest { program, modules: warm_up.modules.clone(), timeout_ms: millis_left(until) };
-        let warmed = vm.connect().and_then(|mut connection| connection.warm(&request));
-        warmed.map_err(|source| WarmError::Interpreter { source })?;
-    }
-    if let Some(command) = &warm_up.command {
-        let output = run(vm, &[COMMAND, "sh", command], until)?;
-        if output.timed_out {
-            return Err(WarmError::Slow { limit, said: String::new() });
-        }
-        if output.status.shell_code() != 0 {
-            return Err(WarmError::Command { code: output.status.shell_code(), said: shown(&output) });
-        }
-    }
-    warm_up.ready.as_ref().map_or(Ok(()), |check| wait_until_ready(vm, check, limit, until, cancel))
+/// A VM that is warmed up, and for how long.
+#[derive(Clone, Copy)]
+pub(super) struct Warming<'a> {
+    pub(super) vm: &'a Vm,
+    pub(super) limit: Duration,
+    pub(super) until: Instant,
+    pub(super) cancel: Option<&'a Cancel>,
+    pub(super) stage: &'a dyn Stage,
 }
 
-fn wait_until_ready(
-    vm: &Vm,
-    check: &str,
-    limit: Duration,
-    until: Instant,
-    cancel: Option<&Cancel>,
-) -> Result<(), WarmError> {
-    loop {
-        let output = run(vm, &[check], until)?;
-        if output.status.shell_code() == 0 && !output.timed_out {
-            return Ok(());
+impl Warming<'_> {
+    /// Does all of it.
+    pub(super) fn warm(self, warm_up: &WarmUp) -> Result<(), WarmError> {
+        if let Some(program) = warm_up.interpreter {
+            self.stage.note(program.program());
+            let timeout_ms = millis_left(self.until);
+            let request = WarmRequest { program, modules: warm_up.modules.clone(), timeout_ms };
+            let warmed = self.vm.connect().and_then(|mut connection| connection.warm(&request));
+            warmed.map_err(|source| WarmError::Interpreter { source })?;
         }
-        let pause = (Instant::now() + PAUSE).min(until);
-        // Called off: the caller knows, and what is said here does not matter.
-        if matches!(Cancel::first(&[cancel], pause), Ok(Some(_))) || Instant::now() >= until {
-            return Err(WarmError::Slow { limit, said: shown(&output) });
+        if let Some(command) = &warm_up.command {
+            self.stage.note(command);
+            let output = self.run(&[COMMAND, "sh", command])?;
+            if output.timed_out {
+                return Err(self.slow(format!("`{command}` did not end"), shown(&output)));
+            }
+            if output.status.shell_code() != 0 {
+                return Err(WarmError::Command { code: output.status.shell_code(), said: shown(&output) });
+            }
         }
+        let started = warm_up.start.as_ref().map(|argv| self.start(argv)).transpose()?;
+        match &warm_up.ready {
+            Some(check) => Waiting { warming: self, started }.wait(check),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts what stays, and says by which number it is known.
+    fn start(&self, argv: &[String]) -> Result<u64, WarmError> {
+        self.stage.note(&argv.join(" "));
+        let request = ExecRequest { argv: argv.to_vec(), ..ExecRequest::default() };
+        let started = self.vm.connect().and_then(|mut connection| connection.start_process(&request));
+        started.map(|process| process.id).map_err(|source| WarmError::Start { source })
+    }
+
+    /// `sh -c` with these words, until the time is up.
+    pub(super) fn run(&self, words: &[&str]) -> Result<Output, WarmError> {
+        let argv = ["sh", "-c"].iter().chain(words).map(ToString::to_string).collect();
+        let request = ExecRequest { argv, timeout_ms: Some(millis_left(self.until)), ..ExecRequest::default() };
+        let output = self.vm.connect().and_then(|connection| connection.output(&request, &[], MAX_OUTPUT));
+        output.map_err(|source| self.gone(source))
+    }
+
+    pub(super) fn gone(&self, source: SessionError) -> WarmError {
+        WarmError::Guest { source, console: self.vm.console_tail() }
+    }
+
+    pub(super) fn slow(&self, waiting_for: String, said: String) -> WarmError {
+        WarmError::Slow { limit: self.limit, waiting_for, said }
     }
 }
 
@@ -140,26 +178,19 @@ pub(super) fn sync(vm: &Vm, limit: Duration) -> Result<(), SessionError> {
     Err(SessionError::Refused { code: ErrorCode::Failed, message })
 }
 
-/// `sh -c` with these words, until the time is up.
-fn run(vm: &Vm, words: &[&str], until: Instant) -> Result<Output, WarmError> {
-    let argv = ["sh", "-c"].iter().chain(words).map(ToString::to_string).collect();
-    let request = ExecRequest { argv, timeout_ms: Some(millis_left(until)), ..ExecRequest::default() };
-    let output = vm.connect().and_then(|connection| connection.output(&request, &[], MAX_OUTPUT));
-    output.map_err(|source| WarmError::Guest { source, console: vm.console_tail() })
-}
-
 /// At least one: a limit of nothing would mean none.
 fn millis_left(until: Instant) -> u64 {
     u64::try_from(until.saturating_duration_since(Instant::now()).as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
 /// The end of what a process said, fit for a terminal.
-fn shown(output: &Output) -> String {
-    let all = [&output.stdout[..], &output.stderr[..]].concat();
-    let text = String::from_utf8_lossy(&all);
-    let text: String = text.chars().filter(|c| *c == '\n' || !c.is_control()).collect();
-    let skip = text.chars().count().saturating_sub(MAX_SHOWN);
-    text.chars().skip(skip).collect::<String>().trim().to_owned()
+pub(super) fn shown(output: &Output) -> String {
+    let mut said = Said::default();
+    for stream in [&output.stdout, &output.stderr] {
+        said.hear(stream, |_| ());
+        said.end(|_| ());
+    }
+    said.tail()
 }
 
 #[cfg(test)]
@@ -170,17 +201,19 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_the_end_and_harmless() {
-        let stdout = format!("{}\x1b[31mred\n", "x".repeat(9000)).into_bytes();
+        let stdout = format!("{}\n\x1b[31mred\n", "x".repeat(9000)).into_bytes();
         let output = Output { status: ExitStatus::Code(1), timed_out: false, stdout, stderr: b"why\n".to_vec() };
         let text = shown(&output);
-        assert!(text.ends_with("red\nwhy") && text.len() <= MAX_SHOWN && !text.contains('\x1b'), "{text}");
+        assert!(text.ends_with("red\nwhy") && text.len() <= 2000 && !text.contains('\x1b'), "{text}");
     }
 
     #[test]
     fn a_warm_up_crosses_as_json() {
-        let text = r#"{"interpreter":"python3","modules":["numpy"],"command":null,"ready":"true"}"#;
+        let text =
+            r#"{"interpreter":"python3","modules":["numpy"],"command":null,"start":["serve"],"ready":{"tcp":80}}"#;
         let warm_up: WarmUp = serde_json::from_str(text).unwrap();
         assert_eq!(warm_up.interpreter, Some(Interpreter::Python3));
+        assert_eq!(warm_up.ready, Some(ReadyCheck::Tcp(80)));
         assert_eq!(serde_json::from_str::<WarmUp>(&serde_json::to_string(&warm_up).unwrap()).unwrap(), warm_up);
         serde_json::from_str::<WarmUp>(r#"{"interpreter":"python3","modules":["a b"]}"#).unwrap_err();
     }
