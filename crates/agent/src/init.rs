@@ -92,6 +92,11 @@ pub(crate) fn run() -> Result<(), InitError> {
         Role::Machine => SleepingVcpu::new().inspect_err(|error| say(format_args!("KVM: {error}"))).ok(),
     };
     let service = Service::start(listen(options.role)?, token, OPEN_FILES, Scope::Machine)?;
+    if let Some(door) = options.door()
+        && let Err(error) = service.serve_lines(door)
+    {
+        say(format_args!("nobody is served at {}: {error}", door.at));
+    }
     if let Err(error) = button::watch(service.stop.clone()) {
         say(format_args!("nobody watches the power button: {error}"));
     }

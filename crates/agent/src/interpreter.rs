@@ -11,16 +11,17 @@
 
 mod capture;
 mod process;
+mod program;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use proto::guest::{
-    ErrorCode, EvalError, EvalRequest, Evaluated, ExitStatus, InterpreterState, MAX_EVAL_TIMEOUT_MS, WarmRequest,
-    Warmed,
+    ErrorCode, EvalError, EvalRequest, Evaluated, ExitStatus, InterpreterState, MAX_EVAL_TIMEOUT_MS, Shown,
+    WarmRequest, Warmed,
 };
-use types::{Interpreter, ModuleName};
+use types::{Interpreter, ModuleError, ModuleName};
 
 use crate::launch::{LaunchError, Launcher};
 use capture::Captured;
@@ -30,6 +31,9 @@ use process::{Control, Outcome, Process, Work};
 /// How long a lost interpreter may take to come back with its modules; in an emulated machine it can take a while.
 const RESTART_PATIENCE: Duration = Duration::from_secs(60);
 
+/// How much of what an interpreter says before it ends is told.
+const LAST_WORDS: usize = 2 << 10;
+
 /// Why code was not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WarmError {
@@ -37,12 +41,14 @@ pub(crate) enum WarmError {
     Launch(#[from] LaunchError),
     #[error("nothing was run: the interpreter was busy with other code for {} ms", waited.as_millis())]
     Busy { waited: Duration },
+    #[error(transparent)]
+    Module(#[from] ModuleError),
     #[error("{traceback}")]
     Import { traceback: String },
     #[error("the interpreter was not ready within {} ms", waited.as_millis())]
     Late { waited: Duration },
-    #[error("{}", EvalError::Died { status: *status })]
-    Died { status: ExitStatus },
+    #[error("{}; it said: {said}", EvalError::Died { status: *status })]
+    Died { status: ExitStatus, said: String },
 }
 
 impl WarmError {
@@ -50,6 +56,7 @@ impl WarmError {
         match self {
             Self::Launch(error) => error.code(),
             Self::Busy { .. } | Self::Late { .. } => ErrorCode::Timeout,
+            Self::Module(_) => ErrorCode::BadArgument,
             Self::Import { .. } => ErrorCode::ImportFailed,
             Self::Died { .. } => ErrorCode::Failed,
         }
@@ -61,6 +68,7 @@ pub(crate) struct Evaluation {
     pub(crate) evaluated: Evaluated,
     /// Standard output and standard error.
     pub(crate) output: [Vec<u8>; 2],
+    pub(crate) shown: Vec<Shown>,
 }
 
 /// The one interpreter of this agent.
@@ -91,12 +99,16 @@ impl WarmInterpreter {
     /// Starts the interpreter if it does not run, and has it import modules.
     pub(crate) fn warm(&self, request: &WarmRequest) -> Result<Warmed, WarmError> {
         let (begun, patience) = (Instant::now(), limit(request.timeout_ms));
+        let (interpreter, modules) = (request.program, request.modules.as_slice());
+        if let Some(module) = modules.iter().find(|module| !interpreter.accepts(module)) {
+            return Err(ModuleError::Foreign { interpreter, module: module.clone() }.into());
+        }
         let mut turn = self.take_turn(patience)?;
         let seat = turn.seat();
-        seat.program = request.program;
+        seat.become_one(interpreter);
         seat.revive(self)?;
-        seat.import(request.modules.as_slice(), patience)?;
-        for module in request.modules.as_slice() {
+        seat.import(modules, patience)?;
+        for module in modules {
             if !seat.modules.contains(module) {
                 seat.modules.push(module.clone());
             }
@@ -110,6 +122,11 @@ impl WarmInterpreter {
         let patience = limit(request.timeout_ms);
         let mut turn = self.take_turn(patience)?;
         turn.seat().evaluate(self, &request.code, patience)
+    }
+
+    /// Whether there is one now.
+    pub(crate) fn runs(&self) -> bool {
+        self.control().as_ref().is_some_and(Control::is_alive)
     }
 
     /// Gives a running interpreter its own environment and randomness. One that is started later has both. It answers at
@@ -163,6 +180,14 @@ impl Drop for Turn<'_> {
 }
 
 impl Seat {
+    /// Lets go of an interpreter of another kind, which nobody can ask any more.
+    fn become_one(&mut self, program: Interpreter) {
+        if self.program != program {
+            self.discard();
+            *self = Self { program, modules: Vec::new(), process: None, lost: false };
+        }
+    }
+
     /// Makes sure that there is a living process, with its modules.
     fn revive(&mut self, owner: &WarmInterpreter) -> Result<(), WarmError> {
         if self.process.as_ref().is_some_and(Process::is_alive) {
@@ -176,7 +201,10 @@ impl Seat {
 
     fn import(&mut self, modules: &[ModuleName], patience: Duration) -> Result<(), WarmError> {
         let Some(process) = &mut self.process else { return Ok(()) };
-        match process.perform(&Work::Modules(modules), patience) {
+        process.capture.begin();
+        let outcome = process.perform(&Work::Modules(modules), patience);
+        let Captured { bytes: [_, said], .. } = process.capture.finish();
+        match outcome {
             Outcome::Answered(answer) => match answer.error {
                 Some(error) => Err(WarmError::Import { traceback: error.traceback }),
                 None => Ok(()),
@@ -186,7 +214,7 @@ impl Seat {
                 self.discard();
                 Err(WarmError::Late { waited: patience })
             }
-            Outcome::Gone => Err(WarmError::Died { status: self.discard() }),
+            Outcome::Gone => Err(WarmError::Died { status: self.discard(), said: last_words(&said) }),
         }
     }
 
@@ -198,16 +226,19 @@ impl Seat {
         let outcome = process.perform(&Work::Code(code), patience);
         let Captured { bytes: output, truncated: cut } = process.capture.finish();
         let mut evaluated = Evaluated { value: None, error: None, truncated: cut, interpreter: state };
+        let mut shown = Vec::new();
         match outcome {
             Outcome::Answered(answer) => {
                 evaluated.value = answer.value;
                 evaluated.error = answer.error.map(EvalError::Exception);
                 evaluated.truncated |= answer.truncated;
+                shown = answer.shown;
             }
             Outcome::Interrupted(answer) => {
                 let traceback = answer.error.map(|error| error.traceback);
                 evaluated.error = Some(EvalError::Timeout { traceback });
                 evaluated.truncated |= answer.truncated;
+                shown = answer.shown;
             }
             Outcome::Stuck => {
                 self.discard();
@@ -219,7 +250,7 @@ impl Seat {
                 evaluated.interpreter = InterpreterState::Lost;
             }
         }
-        Ok(Evaluation { evaluated, output })
+        Ok(Evaluation { evaluated, output, shown })
     }
 
     /// Ends the process; how it ended. One that was never there counts as killed.
@@ -229,6 +260,12 @@ impl Seat {
             process.end()
         })
     }
+}
+
+/// The end of what a process said.
+fn last_words(said: &[u8]) -> String {
+    let start = said.len().saturating_sub(LAST_WORDS);
+    String::from_utf8_lossy(&said[start..]).trim().to_owned()
 }
 
 fn limit(timeout_ms: u64) -> Duration {

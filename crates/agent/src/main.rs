@@ -3,7 +3,7 @@
 //! ```text
 //! kernel ──> /init = forkd-agent, PID 1     mounts, modules, root, network; serves vsock (guest) or TCP (machine)
 //! forkd-agent --serve unix:PATH             serves as a plain process, on this machine, for tests and development
-//! forkd-agent --serve tcp:ADDR:PORT [--token-file FILE] [--root DIR]
+//! forkd-agent --serve tcp:ADDR:PORT [--token-file FILE] [--root DIR] [--lines ADDR:PORT]
 //! ```
 //!
 //! The death of PID 1 is the death of its machine, so nothing a client sends may end it: every failure below is a value.
@@ -19,6 +19,7 @@ mod image;
 mod init;
 mod interpreter;
 mod launch;
+mod lines;
 mod peer;
 mod plain;
 mod processes;

@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::lines::Door;
 use crate::renew::Scope;
 use crate::serve::Listener;
 use crate::service::{Service, ServiceError, read_token};
@@ -15,7 +16,7 @@ use crate::service::{Service, ServiceError, read_token};
 /// Why a plain agent does not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlainError {
-    #[error("usage: forkd-agent --serve unix:PATH|tcp:ADDR:PORT [--token-file FILE] [--root DIR]")]
+    #[error("usage: forkd-agent --serve unix:PATH|tcp:ADDR:PORT [--token-file FILE] [--root DIR] [--lines ADDR:PORT]")]
     Usage,
     #[error("cannot listen on {address}: {source}")]
     Listen { address: String, source: io::Error },
@@ -32,6 +33,11 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<(), PlainError> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(ServiceError::from)?;
     let scope = options.root.map_or(Scope::Nothing, Scope::Directory);
     let service = Service::start(listener, token, getrlimit(Resource::Nofile), scope)?;
+    if let Some(at) = options.lines {
+        // To whoever has the same address, which is this machine.
+        let listening = service.serve_lines(Door { at, from: at.ip() });
+        listening.map_err(|source| PlainError::Listen { address: at.to_string(), source })?;
+    }
     // Whoever asked for a reboot can start it again.
     service.wait_for_stop();
     service.children.close();
@@ -39,12 +45,14 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<(), PlainError> {
     Ok(())
 }
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Options<'a> {
     address: &'a str,
     token_file: Option<PathBuf>,
     /// Below which a renewal writes its files; without it nothing is renewed, this being somebody's own machine.
     root: Option<PathBuf>,
+    /// Where those are served who speak in lines.
+    lines: Option<SocketAddr>,
 }
 
 impl<'a> Options<'a> {
@@ -55,6 +63,7 @@ impl<'a> Options<'a> {
             match flag {
                 [name, file] if name == "--token-file" => options.token_file = Some(file.into()),
                 [name, root] if name == "--root" => options.root = Some(root.into()),
+                [name, at] if name == "--lines" => options.lines = Some(at.to_str()?.parse().ok()?),
                 _ => return None,
             }
         }
@@ -84,9 +93,14 @@ mod tests {
         assert_eq!(parse(&["--serve", "unix:/a"]), Some(("unix:/a".into(), None, None)));
         let all = parse(&["--serve", "tcp:x:1", "--root", "/r", "--token-file", "/t"]);
         assert_eq!(all, Some(("tcp:x:1".into(), Some("/t".into()), Some("/r".into()))));
-        for bad in
-            [&[][..], &["--serve"], &["--serve", "unix:/a", "--root"], &["x", "unix:/a"], &["--serve", "a", "b", "c"]]
-        {
+        for bad in [
+            &[][..],
+            &["--serve"],
+            &["--serve", "unix:/a", "--root"],
+            &["x", "unix:/a"],
+            &["--serve", "a", "b", "c"],
+            &["--serve", "a", "--lines", "1"],
+        ] {
             assert_eq!(parse(bad), None, "{bad:?}");
         }
     }

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use proto::codec::{Channel, Frame};
-use proto::guest::{AgentHello, ErrorCode, EvalRequest, ExecRequest, GENERATION, Reply, Request};
+use proto::guest::{AgentHello, ErrorCode, EvalRequest, ExecRequest, GENERATION, Reply, Request, SHOWN_SINCE};
 use vsock::{VMADDR_CID_HOST, VsockListener};
 
 use crate::console::say;
@@ -33,9 +33,9 @@ const GREETING: Duration = Duration::from_secs(10);
 /// More clients at once are turned away.
 const MAX_CONNECTIONS: usize = 1024;
 /// The pause after an accept that failed, most likely for want of descriptors.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Sessions use little stack, and there may be many.
-const STACK: usize = 256 << 10;
+pub(crate) const STACK: usize = 256 << 10;
 
 /// Where clients come from.
 pub(crate) enum Listener {
@@ -96,7 +96,7 @@ pub(crate) fn serve(listener: &Listener, host: &Arc<Host>) {
                 continue;
             }
         };
-        let place = Place::take(&connections);
+        let place = Place::take(&connections, MAX_CONNECTIONS);
         let host = Arc::clone(host);
         let converse = move || match place {
             Some(place) => {
@@ -113,12 +113,13 @@ pub(crate) fn serve(listener: &Listener, host: &Arc<Host>) {
 }
 
 /// One of the connections there may be.
-struct Place(Arc<AtomicUsize>);
+pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    fn take(count: &Arc<AtomicUsize>) -> Option<Self> {
+    /// Unless there are so many already.
+    pub(crate) fn take(count: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         let place = Self(Arc::clone(count));
-        (count.fetch_add(1, Ordering::Relaxed) < MAX_CONNECTIONS).then_some(place)
+        (count.fetch_add(1, Ordering::Relaxed) < most).then_some(place)
     }
 }
 
@@ -143,8 +144,9 @@ impl ConverseError {
     }
 }
 
-fn converse(mut peer: Peer, host: &Host) {
-    let ended = greet(&mut peer, host).and_then(|()| obey(&mut peer, host));
+/// Serves one client to its end.
+pub(crate) fn converse(mut peer: Peer, host: &Host) {
+    let ended = greet(&mut peer, host).and_then(|generation| obey(&mut peer, host, generation));
     match ended {
         Ok(()) | Err(ConverseError::Peer(PeerError::Gone)) => {}
         Err(ConverseError::Peer(error)) => peer.part(ErrorCode::Protocol, error.to_string()),
@@ -152,7 +154,8 @@ fn converse(mut peer: Peer, host: &Host) {
     }
 }
 
-fn greet(peer: &mut Peer, host: &Host) -> Result<(), ConverseError> {
+/// Agrees on the generation that is spoken from here on.
+fn greet(peer: &mut Peer, host: &Host) -> Result<u16, ConverseError> {
     let frame = peer.next_frame(Some(Instant::now() + GREETING))?;
     let (generation, token) = match frame.message().map_err(PeerError::from)? {
         Request::Hello { generation: 0, .. } => return Err(ConverseError::protocol("there is no generation 0")),
@@ -165,8 +168,9 @@ fn greet(peer: &mut Peer, host: &Host) -> Result<(), ConverseError> {
         let message = "the token is missing or wrong".into();
         return Err(ConverseError::Refused { code: ErrorCode::Denied, message });
     }
-    let hello = AgentHello { generation: generation.min(GENERATION), ..host.hello.clone() };
-    Ok(peer.reply(&Reply::Hello(hello))?)
+    let generation = generation.min(GENERATION);
+    peer.reply(&Reply::Hello(AgentHello { generation, ..host.hello.clone() }))?;
+    Ok(generation)
 }
 
 /// Compares in a time that says nothing about where the difference is.
@@ -176,7 +180,7 @@ fn same(one: &[u8], two: &[u8]) -> bool {
 }
 
 /// Requests until the client leaves, or has the machine stopped.
-fn obey(peer: &mut Peer, host: &Host) -> Result<(), ConverseError> {
+fn obey(peer: &mut Peer, host: &Host, generation: u16) -> Result<(), ConverseError> {
     let mut had_session = false;
     loop {
         let frame = peer.next_frame(None)?;
@@ -203,7 +207,7 @@ fn obey(peer: &mut Peer, host: &Host) -> Result<(), ConverseError> {
                 let warmed = host.interpreter.warm(&request).map(Reply::Warmed);
                 peer.reply(&warmed.unwrap_or_else(|error| refusal(error.code(), &error)))?;
             }
-            Request::Eval(request) => eval(peer, host, &request)?,
+            Request::Eval(request) => eval(peer, host, &request, generation)?,
             Request::File { op } => {
                 had_session = true;
                 files::serve(peer, &op)?;
@@ -248,13 +252,16 @@ fn exec(peer: &mut Peer, host: &Host, request: &ExecRequest) -> Result<(), Conve
     }
 }
 
-fn eval(peer: &mut Peer, host: &Host, request: &EvalRequest) -> Result<(), ConverseError> {
+fn eval(peer: &mut Peer, host: &Host, request: &EvalRequest, generation: u16) -> Result<(), ConverseError> {
     let evaluation = match host.interpreter.evaluate(request) {
         Ok(evaluation) => evaluation,
         Err(error) => return Ok(peer.reply(&refusal(error.code(), &error))?),
     };
     for (channel, bytes) in [Channel::Stdout, Channel::Stderr].into_iter().zip(&evaluation.output) {
         peer.queue_data(channel, bytes)?;
+    }
+    for piece in evaluation.shown.into_iter().filter(|_| generation >= SHOWN_SINCE) {
+        peer.reply(&Reply::Shown(piece))?;
     }
     Ok(peer.reply(&Reply::Evaluated(evaluation.evaluated))?)
 }

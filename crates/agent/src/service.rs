@@ -15,6 +15,7 @@ use rustix::time::ClockId;
 use crate::children::Children;
 use crate::interpreter::WarmInterpreter;
 use crate::launch::Launcher;
+use crate::lines::{self, Door};
 use crate::processes::Processes;
 use crate::renew::{Renewer, Scope};
 use crate::serve::{Host, Listener, Stop, serve};
@@ -44,6 +45,7 @@ impl From<Errno> for ServiceError {
 
 /// The agent at work.
 pub(crate) struct Service {
+    host: Arc<Host>,
     pub(crate) children: Arc<Children>,
     /// Where the end of the machine is asked for.
     pub(crate) stop: Sender<Stop>,
@@ -73,8 +75,14 @@ impl Service {
         let renewer = Renewer::new(scope, Arc::clone(&launcher), Arc::clone(&interpreter));
         let processes = Processes::new(Arc::clone(&launcher));
         let host = Arc::new(Host { launcher, interpreter, renewer, processes, token, hello, stop: stop.clone() });
-        thread::Builder::new().name("accept".into()).spawn(move || serve(&listener, &host))?;
-        Ok(Self { children, stop, stopped })
+        let served = Arc::clone(&host);
+        thread::Builder::new().name("accept".into()).spawn(move || serve(&listener, &served))?;
+        Ok(Self { host, children, stop, stopped })
+    }
+
+    /// Serves those who speak in lines, too.
+    pub(crate) fn serve_lines(&self, door: Door) -> io::Result<()> {
+        lines::start(door, Arc::clone(&self.host))
     }
 
     /// Waits until somebody wants the machine to end.

@@ -32,11 +32,12 @@ mod renew;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use types::Interpreter;
 
 pub use dial::DialTarget;
 pub use eval::{
-    EvalError, EvalRequest, Evaluated, Exception, InterpreterState, MAX_EVAL_OUTPUT, MAX_EVAL_TIMEOUT_MS, WarmRequest,
-    Warmed,
+    EvalError, EvalRequest, Evaluated, Exception, InterpreterState, MAX_EVAL_OUTPUT, MAX_EVAL_TIMEOUT_MS, MAX_SHOWN,
+    SHOWN_SINCE, Shown, ShownKind, WarmRequest, Warmed,
 };
 pub use files::{
     FileInfo, FileKind, FileRequest, GuestPath, ListFiles, MAX_LIST_DEPTH, MakeDir, MoveFile, ReadFile, RemoveFile,
@@ -46,7 +47,7 @@ pub use processes::{MAX_KEPT_OUTPUT, MAX_PROCESSES, ProcessInfo, ProcessRequest}
 pub use renew::{Entropy, FieldError, HostName, MachineId, Metadata, RenewRequest, Renewed, Variables, Word};
 
 /// The newest generation this build speaks.
-pub const GENERATION: u16 = 2;
+pub const GENERATION: u16 = 3;
 /// The vsock port the agent listens on.
 pub const AGENT_PORT: u32 = 1717;
 /// How much stdin may be under way without the agent's credit.
@@ -88,7 +89,8 @@ pub enum Request {
     },
     /// Starts the warm interpreter. Answered with [`Reply::Warmed`].
     Warm(WarmRequest),
-    /// Runs code in the warm interpreter. Answered with what it wrote, as data frames, and [`Reply::Evaluated`].
+    /// Runs code in the warm interpreter. Answered with what it wrote, as data frames, what it showed, as
+    /// [`Reply::Shown`], and [`Reply::Evaluated`].
     Eval(EvalRequest),
     /// Syncs the disks and powers the guest off. Answered with [`Reply::Done`] before it happens.
     Poweroff,
@@ -124,11 +126,12 @@ impl Request {
             | Self::Ping
             | Self::Renew(_)
             | Self::SetClock { .. }
-            | Self::Warm(_)
+            | Self::Warm(WarmRequest { program: Interpreter::Python3, .. })
             | Self::Eval(_)
             | Self::Poweroff
             | Self::Reboot => 1,
             Self::File { .. } | Self::Process { .. } | Self::Dial { .. } => 2,
+            Self::Warm(WarmRequest { program: Interpreter::Node | Interpreter::Jupyter, .. }) => 3,
         }
     }
 }
@@ -206,6 +209,8 @@ pub enum Reply {
     Renewed(Renewed),
     /// The interpreter is warm.
     Warmed(Warmed),
+    /// A piece of what the code shows; sent to clients of generation 3 and later.
+    Shown(Shown),
     /// The code has ended.
     Evaluated(Evaluated),
     /// A file.

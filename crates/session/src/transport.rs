@@ -43,7 +43,11 @@ impl Transport {
         }
     }
 
-    fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+    /// Beyond this a read is an error; none is for ever.
+    ///
+    /// # Errors
+    /// When the system does not want to.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Unix(stream) => stream.set_read_timeout(timeout),
             Self::Tcp(stream) => stream.set_read_timeout(timeout),
@@ -57,11 +61,25 @@ impl Transport {
         }
     }
 
+    /// Says that nothing more is sent.
+    pub(crate) fn end(&self) -> io::Result<()> {
+        self.shut(Shutdown::Write)
+    }
+
+    /// Nothing more is read: whoever waits for something gets its end.
+    pub(crate) fn end_reading(&self) -> io::Result<()> {
+        self.shut(Shutdown::Read)
+    }
+
     /// Ends the connection for every handle that shares it.
     pub(crate) fn hang_up(&self) -> io::Result<()> {
+        self.shut(Shutdown::Both)
+    }
+
+    fn shut(&self, how: Shutdown) -> io::Result<()> {
         match self {
-            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
-            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Self::Unix(stream) => stream.shutdown(how),
+            Self::Tcp(stream) => stream.shutdown(how),
         }
     }
 }

@@ -6,6 +6,8 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::lines::Door;
+
 /// Why the command line cannot be obeyed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OptionsError {
@@ -47,12 +49,20 @@ pub(crate) struct Options {
     pub(crate) hostname: String,
     pub(crate) net: Option<Net>,
     pub(crate) dns: Vec<Ipv4Addr>,
+    /// The port on which the gateway may speak in lines.
+    pub(crate) lines: Option<u16>,
     pub(crate) data: Option<Data>,
 }
 
 impl Options {
     pub(crate) fn read() -> Result<Self, OptionsError> {
         fs::read_to_string("/proc/cmdline").map_err(|source| OptionsError::Read { source })?.parse()
+    }
+
+    /// Where those are served who speak in lines.
+    pub(crate) fn door(&self) -> Option<Door> {
+        let Net { address, gateway: Some(gateway), .. } = self.net.as_ref()? else { return None };
+        Some(Door { at: (*address, self.lines?).into(), from: (*gateway).into() })
     }
 }
 
@@ -66,6 +76,7 @@ impl FromStr for Options {
             hostname: "forkd".into(),
             net: None,
             dns: Vec::new(),
+            lines: None,
             data: None,
         };
         for word in cmdline.split_ascii_whitespace() {
@@ -79,6 +90,7 @@ impl FromStr for Options {
                 "hostname" => options.hostname = parse_hostname(value).ok_or_else(|| wrong("1 to 64 characters"))?,
                 "net" => options.net = Some(parse_net(value).ok_or_else(|| wrong("ADDRESS/PREFIX[,GATEWAY]"))?),
                 "dns" => options.dns = parse_dns(value).ok_or_else(|| wrong("IP[,IP]"))?,
+                "lines" => options.lines = Some(value.parse().map_err(|_| wrong("a port"))?),
                 "data" => options.data = Some(parse_data(value).ok_or_else(|| wrong("DEVICE:DIRECTORY"))?),
                 // A later host may say more to an agent that a snapshot has kept for years.
                 _ => {}
@@ -140,7 +152,7 @@ mod tests {
     #[test]
     fn every_word_is_understood() {
         let options: Options = "forkd.role=machine forkd.root=/dev/vdc forkd.hostname=box forkd.dns=1.1.1.1,8.8.8.8 \
-             forkd.net=10.42.0.2/24,10.42.0.1 forkd.data=/dev/vdb:/var/lib/forkd"
+             forkd.net=10.42.0.2/24,10.42.0.1 forkd.lines=8888 forkd.data=/dev/vdb:/var/lib/forkd"
             .parse()
             .unwrap();
         let net = Net {
@@ -154,9 +166,17 @@ mod tests {
             hostname: "box".into(),
             net: Some(net),
             dns: vec![Ipv4Addr::new(1, 1, 1, 1), Ipv4Addr::new(8, 8, 8, 8)],
+            lines: Some(8888),
             data: Some(Data { device: "/dev/vdb".into(), target: "/var/lib/forkd".into() }),
         };
         assert_eq!(options, expected);
+        let door = options.door().unwrap();
+        assert_eq!((door.at, door.from), ("10.42.0.2:8888".parse().unwrap(), Ipv4Addr::new(10, 42, 0, 1).into()));
+        for without in
+            ["forkd.lines=8888", "forkd.net=10.42.0.2/24,10.42.0.1", "forkd.lines=8888 forkd.net=10.42.0.2/24"]
+        {
+            assert!(without.parse::<Options>().unwrap().door().is_none(), "{without}");
+        }
     }
 
     #[test]
@@ -178,6 +198,8 @@ mod tests {
             "forkd.net=10.0.0.1/24,gate",
             "forkd.dns=",
             "forkd.dns=1.1.1.1,x",
+            "forkd.lines=x",
+            "forkd.lines=65536",
             "forkd.data=/dev/vdb",
             "forkd.data=/dev/vdb:lib",
         ] {

@@ -1,27 +1,23 @@
 //! One running interpreter: two sockets to talk to it, two pipes to hear what its code writes.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use proto::guest::{Exception, ExecRequest, ExitStatus};
+use proto::guest::{Exception, ExecRequest, ExitStatus, MAX_SHOWN, Shown};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use types::{Interpreter, ModuleName};
 
 use super::capture::Capture;
+use super::program::Script;
 use crate::children::Child;
 use crate::launch::{LaunchError, Launcher};
 use crate::peer::{Peer, PeerError, time_left};
 
-/// What the interpreter runs first; read from a descriptor, so that `ps` shows one short line.
-const SCRIPT: &str = include_str!("warm.py");
-const BOOTSTRAP: &str = "import sys; exec(compile(open(int(sys.argv.pop(1))).read(), '<forkd>', 'exec'), {})";
 /// The longest answer: with the words around it, it still fits into a reply.
 const MAX_ANSWER: usize = 240 << 10;
 /// How long code may take to end once it was interrupted.
@@ -57,6 +53,41 @@ pub(crate) struct Answer {
     pub(crate) value: Option<String>,
     pub(crate) error: Option<Exception>,
     pub(crate) truncated: bool,
+    /// What it said before.
+    #[serde(skip)]
+    pub(crate) shown: Vec<Shown>,
+}
+
+/// What it says while it works, and at the end.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Said {
+    Show { show: Shown },
+    Answer(Answer),
+}
+
+/// What is shown, as much of it as is returned.
+#[derive(Default)]
+struct Shelf {
+    pieces: Vec<Shown>,
+    cost: usize,
+    truncated: bool,
+}
+
+impl Shelf {
+    fn put(&mut self, piece: Shown) {
+        let cost = self.cost + piece.cost();
+        // From the first piece on that does not fit, so that nothing has a hole in it.
+        self.truncated |= cost > MAX_SHOWN;
+        if !self.truncated {
+            self.cost = cost;
+            self.pieces.push(piece);
+        }
+    }
+
+    fn complete(self, answer: Answer) -> Answer {
+        Answer { truncated: answer.truncated || self.truncated, shown: self.pieces, ..answer }
+    }
 }
 
 /// How work ended.
@@ -111,10 +142,12 @@ impl From<PeerError> for Silence {
 impl Process {
     /// Starts an interpreter; returns before it is up.
     pub(crate) fn start(launcher: &Launcher, program: Interpreter) -> Result<(Self, Control), LaunchError> {
-        let script = script()?;
+        let script = Script::of(program)?;
         let ((work, their_work), (control, their_control)) = (pair()?, pair()?);
-        let keep = [script.as_fd(), their_work.as_fd(), their_control.as_fd()];
-        let (child, ours) = launcher.launch(&request(program, &keep, &launcher.renewed()), &keep)?;
+        let keep = script.descriptors([their_work.as_fd(), their_control.as_fd()]);
+        let renewed = launcher.renewed();
+        let argv = script.argv(&keep, &renewed.keys().map(String::as_str).collect::<Vec<_>>());
+        let (child, ours) = launcher.launch(&ExecRequest { argv, ..ExecRequest::default() }, &keep)?;
         let (Some(stdout), Some(stderr)) = (ours.stdout, ours.stderr) else {
             return Err(io::Error::other("a process was started without its pipes").into());
         };
@@ -134,10 +167,12 @@ impl Process {
     /// Has it do something for at most so long. After [`Outcome::Stuck`] and [`Outcome::Gone`] only `end` is left.
     pub(crate) fn perform(&mut self, work: &Work<'_>, patience: Duration) -> Outcome {
         let until = Instant::now() + patience;
-        match self.work.send(work, until).map_err(Silence::from).and_then(|()| self.answer(until)) {
-            Ok(answer) => Outcome::Answered(answer),
+        let mut shelf = Shelf::default();
+        let answer = self.work.send(work, until).map_err(Silence::from).and_then(|()| self.answer(until, &mut shelf));
+        match answer {
+            Ok(answer) => Outcome::Answered(shelf.complete(answer)),
             Err(Silence::Gone) => Outcome::Gone,
-            Err(Silence::Late) => self.interrupt(),
+            Err(Silence::Late) => self.interrupt(shelf),
         }
     }
 
@@ -147,26 +182,31 @@ impl Process {
         self.child.wait_until(Instant::now() + REMOVAL).unwrap_or(ExitStatus::Signal(libc::SIGKILL))
     }
 
-    fn interrupt(&mut self) -> Outcome {
+    fn interrupt(&mut self, mut shelf: Shelf) -> Outcome {
         self.child.interrupt();
-        match self.answer(Instant::now() + GRACE) {
-            Ok(answer) => Outcome::Interrupted(answer),
+        match self.answer(Instant::now() + GRACE, &mut shelf) {
+            Ok(answer) => Outcome::Interrupted(shelf.complete(answer)),
             Err(Silence::Gone) => Outcome::Gone,
             Err(Silence::Late) => Outcome::Stuck,
         }
     }
 
-    fn answer(&mut self, until: Instant) -> Result<Answer, Silence> {
+    fn answer(&mut self, until: Instant, shelf: &mut Shelf) -> Result<Answer, Silence> {
         loop {
-            if let Some(frame) = self.work.buffered()? {
+            while let Some(frame) = self.work.buffered()? {
                 let fits = frame.payload.len() <= MAX_ANSWER;
-                return frame.message().ok().filter(|_| fits).ok_or(Silence::Gone);
+                match frame.message().ok().filter(|_| fits).ok_or(Silence::Gone)? {
+                    Said::Show { show } => shelf.put(show),
+                    Said::Answer(answer) => return Ok(answer),
+                }
             }
             // A process that code forked may hold the socket open; only the child's end tells of the child's end.
             let ended = self.child.ended_fd();
             let mut fds = [PollFd::new(&self.work, PollFlags::IN), PollFd::new(&ended, PollFlags::IN)];
             match rustix::event::poll(&mut fds, Some(&time_left(until))) {
                 Ok(0) => return Err(Silence::Late),
+                // One that never stops showing things is late, too.
+                Ok(_) if !shelf.pieces.is_empty() && Instant::now() >= until => return Err(Silence::Late),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return Err(Silence::Gone),
             }
@@ -200,20 +240,26 @@ impl Control {
     }
 }
 
-fn request(program: Interpreter, keep: &[BorrowedFd<'_>], renewed: &BTreeMap<String, String>) -> ExecRequest {
-    let fixed = [program.program(), "-c", BOOTSTRAP].map(String::from);
-    let descriptors = keep.iter().map(|fd| fd.as_raw_fd().to_string());
-    let names: Vec<_> = renewed.keys().map(String::as_str).collect();
-    ExecRequest { argv: fixed.into_iter().chain(descriptors).chain([names.join(",")]).collect(), ..Default::default() }
-}
-
-fn script() -> io::Result<File> {
-    let mut file = File::from(rustix::fs::memfd_create("forkd-warm", MemfdFlags::CLOEXEC)?);
-    file.write_all(SCRIPT.as_bytes())?;
-    file.rewind()?;
-    Ok(file)
-}
-
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::guest::ShownKind;
+
+    use super::*;
+
+    #[test]
+    fn what_is_shown_ends_where_it_becomes_too_much() {
+        let piece =
+            |length| Shown { output: 0, kind: ShownKind::Display, mime: "text/html".into(), text: "x".repeat(length) };
+        let mut shelf = Shelf::default();
+        for length in [MAX_SHOWN / 2, MAX_SHOWN / 3, MAX_SHOWN / 3, 1] {
+            shelf.put(piece(length));
+        }
+        let answer = Answer { value: None, error: None, truncated: false, shown: Vec::new() };
+        let answer = shelf.complete(answer);
+        assert_eq!((answer.shown.len(), answer.truncated), (2, true), "what came after the cut was kept");
+    }
 }

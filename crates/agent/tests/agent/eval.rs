@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use session::{ErrorCode, EvalError, EvalRequest, Evaluation, ExitStatus, InterpreterState, SessionError, WarmRequest};
-use types::Interpreter;
+use types::{Interpreter, Modules};
 
 use crate::support::{Agent, eventually, group_lives};
 
@@ -276,6 +276,22 @@ fn an_interrupt_that_comes_too_late_hits_nobody() {
         let code = format!("import time\ntime.sleep({wait_ms} / 1000)\n1");
         try_eval(&agent, &code, 20).unwrap();
         assert_eq!(value(&agent, "sum(range(1000))"), "499500", "after {wait_ms} ms");
+    }
+}
+
+#[test]
+fn a_guest_without_jupyter_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("ipykernel")).unwrap();
+    std::fs::write(dir.path().join("ipykernel/__init__.py"), "").unwrap();
+    let agent = Agent::start_renewed(&[("PYTHONPATH", dir.path().to_str().unwrap())]);
+    let request = WarmRequest { program: Interpreter::Jupyter, modules: Modules::default(), timeout_ms: AMPLE_MS };
+    match agent.connect().warm(&request) {
+        Err(SessionError::Refused { code: ErrorCode::Failed, message }) => {
+            assert!(message.starts_with("the interpreter exited with code 1; it said: Traceback"), "{message}");
+            assert!(message.ends_with("ModuleNotFoundError: No module named 'ipykernel.kernelapp'"), "{message}");
+        }
+        other => panic!("it was started: {other:?}"),
     }
 }
 

@@ -9,6 +9,10 @@ mod exec;
 #[cfg(test)]
 mod files;
 #[cfg(test)]
+mod lines;
+#[cfg(test)]
+mod node;
+#[cfg(test)]
 mod processes;
 #[cfg(test)]
 mod protocol;

@@ -4,6 +4,7 @@
 //! client                                agent
 //!   Eval{code, timeout_ms}       ->
 //!                                <-     stdout bytes, stderr bytes     (all of it, when the code has ended)
+//!                                <-     Shown{output, mime, text}      (from generation 3 on; any number)
 //!                                <-     Evaluated{value, error, ...}   (or Error: nothing was run)
 //! ```
 //!
@@ -19,6 +20,10 @@ use super::ExitStatus;
 
 /// The most of each of stdout and stderr that one eval returns.
 pub const MAX_EVAL_OUTPUT: usize = 1 << 20;
+/// The generation whose clients are told what code shows.
+pub const SHOWN_SINCE: u16 = 3;
+/// The most of what is shown that one eval returns, as [`Shown::cost`] counts it.
+pub const MAX_SHOWN: usize = 8 << 20;
 /// The longest time limit of an eval or a warm-up, in milliseconds; longer ones mean this.
 pub const MAX_EVAL_TIMEOUT_MS: u64 = 24 * 60 * 60 * 1000;
 
@@ -67,6 +72,38 @@ pub struct Evaluated {
     pub truncated: bool,
     /// What this means for the state that evals share.
     pub interpreter: InterpreterState,
+}
+
+/// A piece of something that code shows, or of its value, in one of its forms: plots and tables as Jupyter has them, or
+/// a value as JSON. Pieces of the same form of the same output come one after another and are put together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shown {
+    /// Which of the outputs of this code, counted from 0.
+    pub output: u32,
+    /// What it is.
+    pub kind: ShownKind,
+    /// Its form, as a media type.
+    pub mime: String,
+    /// The piece; base64 where the form is not text.
+    pub text: String,
+}
+
+impl Shown {
+    /// How much of [`MAX_SHOWN`] it takes: its text, and what whoever keeps it needs besides.
+    #[must_use]
+    pub const fn cost(&self) -> usize {
+        self.mime.len() + self.text.len() + 256
+    }
+}
+
+/// What is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShownKind {
+    /// The value of the code.
+    Result,
+    /// Something the code showed while it ran.
+    Display,
 }
 
 /// What became of the state that evals share.

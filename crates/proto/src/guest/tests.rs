@@ -175,6 +175,28 @@ fn the_surface_of_generation_2_is_frozen_and_read_back() {
 }
 
 #[test]
+fn the_surface_of_generation_3_is_frozen_and_read_back() {
+    let warm = |program, module: &str| {
+        let modules = vec![module.parse().unwrap()].try_into().unwrap();
+        Request::Warm(WarmRequest { program, modules, timeout_ms: 60_000 })
+    };
+    let shown = |kind, mime: &str| Reply::Shown(Shown { output: 0, kind, mime: mime.into(), text: "{}".into() });
+    let mut lines = include_str!("../../schema/gen-3.jsonl").lines();
+    for request in [warm(Interpreter::Node, "@scope/some-thing"), warm(Interpreter::Jupyter, "matplotlib.pyplot")] {
+        let line = lines.next().unwrap();
+        assert_eq!(serde_json::to_string(&request).unwrap(), line, "a released message changed its shape");
+        assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request);
+        assert_eq!(request.since(), 3);
+    }
+    for reply in [shown(ShownKind::Result, "application/json"), shown(ShownKind::Display, "image/png")] {
+        let line = lines.next().unwrap();
+        assert_eq!(serde_json::to_string(&reply).unwrap(), line, "a released message changed its shape");
+        assert_eq!(serde_json::from_str::<Reply>(line).unwrap(), reply);
+    }
+    assert_eq!(lines.next(), None);
+}
+
+#[test]
 fn a_code_from_the_future_is_still_an_error() {
     let text = r#"{"reply":"error","code":"sunspots","message":"x"}"#;
     let reply: Reply = serde_json::from_str(text).unwrap();
