@@ -6,7 +6,8 @@
 //! host that did not forward before it had to for us forwards nothing else (chain `others`).
 //!
 //! It is never removed: another daemon may depend on it, and without uplinks it does nothing. One of an older forkd is
-//! replaced, in one step, with the pairs that it has.
+//! replaced, in one step, with the pairs that it has; and so is one that has nothing but the rules for plain taps, which
+//! whoever makes such a tap puts there first.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -135,22 +136,51 @@ impl Host {
     }
 }
 
+/// How many packets of others the host of this thread did not forward, because it never did before it had to for sandboxes;
+/// nothing where it forwards for everybody.
+///
+/// # Errors
+/// When this process may not ask.
+pub fn not_forwarded() -> io::Result<Option<u64>> {
+    let counters = Nft::open()?.counters()?;
+    Ok(counters.into_iter().find(|(name, ..)| name == OTHERS).map(|(_, packets, _)| packets))
+}
+
+const FILTER: Hook = Hook { number: Hook::INPUT, priority: 0, kind: "filter", policy: Verdict::Accept, device: None };
+
+/// Sees to it that the host of this thread forwards nothing to or from plain taps, also where no daemon ever was.
+pub(crate) fn close_taps() -> io::Result<()> {
+    let mut nft = Nft::open()?;
+    // Whatever else is in it, it begins with these rules.
+    if nft.has_table()? {
+        return Ok(());
+    }
+    let mut change = Transaction::default();
+    change.table();
+    begin(&mut change);
+    nft.commit(change)
+}
+
+/// What every table of ours here begins with.
+fn begin(change: &mut Transaction) {
+    change.set(NAMED, SetKind::pairs(MAX_NAMED));
+    change.base_chain("forward", Hook { number: Hook::FORWARD, ..FILTER });
+    change.rule("forward", &Rule::new().incoming_any(tap::PREFIX).then(Verdict::Drop));
+    change.rule("forward", &Rule::new().outgoing_any(Compare::Equal, tap::PREFIX).then(Verdict::Drop));
+}
+
 /// The whole table; with `closed` the host forwards nothing but for us.
 fn rules(closed: bool) -> Transaction {
     let mut change = Transaction::default();
     change.replace_table();
     change.counter(LIMITED);
-    change.set(NAMED, SetKind::pairs(MAX_NAMED));
-    let filter = Hook { number: Hook::INPUT, priority: 0, kind: "filter", policy: Verdict::Accept, device: None };
+    begin(&mut change);
+    let filter = FILTER;
     change.base_chain("input", filter);
-    change.base_chain("forward", Hook { number: Hook::FORWARD, ..filter });
     let nat = Hook { number: Hook::POSTROUTING, priority: Hook::AFTER_ROUTING, kind: "nat", ..filter };
     change.base_chain("postrouting", nat);
     change.chain("begin");
     let ours = || Rule::new().incoming_any(HOST_LINK);
-    let plain = |rule: Rule| rule.then(Verdict::Drop);
-    change.rule("forward", &plain(Rule::new().incoming_any(tap::PREFIX)));
-    change.rule("forward", &plain(Rule::new().outgoing_any(Compare::Equal, tap::PREFIX)));
     for chain in ["input", "forward"] {
         change.rule(chain, &ours().ipv4().pair_in(NAMED).then(Verdict::Accept));
     }

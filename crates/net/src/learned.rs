@@ -81,12 +81,13 @@ impl Learned {
         (known.is_some() || self.names.len() < MAX_NAMES) && all + more <= MAX_KNOWN
     }
 
+    /// What that policy lets a name stand for and is not open yet, or not for long enough.
     fn openings(&self, egress: &Egress, name: &HostName, known: &HashMap<Ipv4Addr, Instant>) -> Vec<Opening> {
         let all = egress.named_services();
         let mut openings = Vec::new();
         for service in egress.services_of(name).unwrap_or_default() {
             let Some(service) = all.iter().position(|other| *other == service) else { continue };
-            for (address, until) in known {
+            for (address, until) in known.iter().filter(|(address, _)| egress.may_mean(name, **address)) {
                 let open = self.open.get(&(service, *address));
                 if open.is_none_or(|open| *open + NOTICED < *until) {
                     openings.push(Opening { service, address: *address, until: *until, again: open.is_some() });
@@ -221,5 +222,20 @@ mod tests {
         learned.learn(&egress, &name("n1.org"), &[ONE], MINUTE).unwrap();
         let many: Vec<_> = (0..=MAX_LEARNED).map(|number| Ipv4Addr::from_bits(0x0100_0000 + number)).collect();
         assert_eq!(learned.learn(&egress, &name("n1.org"), &many, MINUTE), Err(Full));
+    }
+
+    /// What one policy let a name stand for the next may not.
+    #[test]
+    fn a_new_policy_opens_only_what_it_lets_a_name_mean() {
+        let private = Ipv4Addr::new(10, 0, 0, 5);
+        let (exact, any): (Egress, Egress) = ("db.example:80".parse().unwrap(), "*.example:80".parse().unwrap());
+        let name = name("db.example");
+        let mut learned = Learned::default();
+        let opened = learned.learn(&exact, &name, &[private, ONE], MINUTE).unwrap();
+        assert_eq!(opened.len(), 2);
+        let (mut under, opened) = learned.under(&any);
+        assert_eq!(opened.iter().map(|opening| opening.address).collect::<Vec<_>>(), [ONE]);
+        // Nor does an answer to a question that was asked under the policy before.
+        assert!(under.learn(&any, &name, &[private], MINUTE * 10).unwrap().is_empty());
     }
 }

@@ -144,6 +144,20 @@ impl Links {
         Ok(names)
     }
 
+    /// Where all routes lead to, those to the host's own addresses included.
+    #[cfg(test)]
+    pub(crate) fn routes(&mut self) -> io::Result<Vec<Ipv4Addr>> {
+        const GET_ROUTE: u16 = 26;
+        const ROUTE_HEADER: usize = 12;
+        let mut routes = Vec::new();
+        let mut header = [0; ROUTE_HEADER];
+        header[0] = INET;
+        self.socket.list(Message::new(GET_ROUTE, 0, &header), ROUTE_HEADER, |body| {
+            routes.extend(find(body, 1).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(Ipv4Addr::from));
+        })?;
+        Ok(routes)
+    }
+
     /// Everything that is not here is there.
     pub(crate) fn add_default_route(&mut self, gateway: Ipv4Addr) -> io::Result<()> {
         const MAIN: u8 = 254;

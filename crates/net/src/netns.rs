@@ -120,6 +120,17 @@ impl Directory {
         fs::remove_file(&path)
     }
 
+    /// Does something in the namespace that has that name here, whoever made it.
+    ///
+    /// # Errors
+    /// When there is none, or this process may not enter it; and whatever the work says.
+    pub fn enter<T: Send>(&self, name: &str, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        if name.contains('/') {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Namespace { fd: File::open(self.path.join(name))? }.inside(work)
+    }
+
     /// Where the names are.
     #[must_use]
     pub fn path(&self) -> &Path {

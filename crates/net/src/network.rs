@@ -284,12 +284,14 @@ impl Network {
         let rates_change = limited != Some(*limits);
         let rated = if rates_change { self.set_rates(limits) } else { Ok(()) };
         let applied = rated.and_then(|()| rules.apply(egress, limits, &own));
-        if applied.is_err() && rates_change {
-            self.set_rates(&limited.unwrap_or_default())?;
-        }
+        let restored = match &applied {
+            Err(_) if rates_change => self.set_rates(&limited.unwrap_or_default()),
+            _ => Ok(()),
+        };
+        // Whatever else fails, the host lets through no more than is in force.
         let stay = if applied.is_ok() { &wanted } else { &had };
         self.site.host().keep(self.number, stay).map_err(on_host())?;
-        applied
+        restored.and(applied)
     }
 
     /// Opens the addresses that a name stands for, as far as the policy allows the name; false when it does not.

@@ -146,6 +146,11 @@ impl Transaction {
         self.messages.push(attributes(Message::new(kind, flags, &self.family.header())));
     }
 
+    /// The table, which stays as it is if there is one.
+    pub(crate) fn table(&mut self) {
+        self.push(NEW_TABLE, CREATE, |message| message.put_str(1, TABLE));
+    }
+
     /// The table anew, whether or not there was one.
     pub(crate) fn replace_table(&mut self) {
         for (kind, flags) in [(NEW_TABLE, CREATE), (DELETE_TABLE, 0), (NEW_TABLE, CREATE)] {

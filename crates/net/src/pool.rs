@@ -302,8 +302,10 @@ mod tests {
             let pool = start(world, 100);
             let egress: Egress = "198.51.100.7,203.0.113.1,a.org:443".parse().unwrap();
             let limits = Limits { out_bytes_per_second: std::num::NonZeroU32::new(1 << 20), ..Limits::default() };
+            let ours = crate::policy::NEVER[5];
             for _ in 0..5 {
                 await_counts(&pool, (100, 0));
+                assert!(links.routes().unwrap().iter().any(|route| ours.contains(route)));
                 let mut leases = pool.take(100).unwrap();
                 leases.iter().for_each(|lease| lease.network.set(&egress, &limits).unwrap());
                 let lease = leases.remove(0);
@@ -320,7 +322,7 @@ mod tests {
             assert_eq!(host.count_named().unwrap(), 0);
             let connections: usize = Number::all().take(200).map(|number| host.connections_of(number).unwrap()).sum();
             assert_eq!(connections, 0);
-            let ours = crate::policy::NEVER[5];
+            assert!(!links.routes().unwrap().iter().any(|route| ours.contains(route)));
             assert!(links.neighbours().unwrap().iter().all(|(address, ..)| !ours.contains(address)));
         });
     }

@@ -1,5 +1,5 @@
-//! The `ioctl`s that make and configure an interface; and a thread's way out of its network; the only
-//! unsafe code of this crate.
+//! The `ioctl`s that make and configure an interface, a socket's tie to one, and a thread's way out of its network; the
+//! only unsafe code of this crate.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -84,6 +84,16 @@ fn control(fd: BorrowedFd<'_>, operation: libc::Ioctl, request: &mut ifreq) -> i
     // SAFETY: every operation passed here takes a pointer to one `ifreq`, and `request` is one, borrowed exclusively
     // for the call; the kernel keeps no reference to it.
     let status = unsafe { libc::ioctl(fd.as_raw_fd(), operation, std::ptr::from_mut(request)) };
+    checked(status)
+}
+
+/// Has a socket hear only what comes by that interface.
+pub(crate) fn only_from(socket: BorrowedFd<'_>, interface: &str) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(interface.len()).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads `length` bytes through the pointer, which `interface` outlives, and keeps none of them.
+    let status = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BINDTODEVICE, interface.as_ptr().cast(), length)
+    };
     checked(status)
 }
 

@@ -2,7 +2,11 @@
 //!
 //! The name is the lock: the kernel refuses a second interface of the same name, so whoever makes `forkd-tap<k>` owns
 //! network `k`, across processes, without a file that could be left behind.
+//!
+//! The guest is at the other end of the link and says there what it likes. So the host speaks no IPv6 on it, in which the
+//! guest could make itself the host's way to everywhere, and forwards nothing to or from it.
 
+use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::plan::{GATEWAY, GUEST, INSIDE_PREFIX, TAP};
-use crate::sys;
+use crate::{host, sys};
 
 /// Bytes in front of every packet: `virtio_net_hdr_mrg_rxbuf`, the header of a virtio 1.0 card.
 pub const VNET_HEADER_LEN: i32 = 12;
@@ -80,10 +84,8 @@ impl Tap {
         let fd = open_driver()?;
         for network in 0..=u8::MAX {
             let name = format!("{PREFIX}{network}");
-            match sys::attach_tap(&fd, &name) {
-                Ok(()) => return Self::configure(fd, name, network),
-                Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {}
-                Err(error) => return Err(refused("make a tap", error)),
+            if attach(&fd, &name)? {
+                return Self::configure(fd, name, network);
             }
         }
         Err(TapError::AllInUse)
@@ -111,11 +113,22 @@ impl Tap {
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
             .map_err(|error| refused("open a socket", error.into()))?;
         let socket = socket.as_fd();
+        host::close_taps().map_err(|error| refused("keep the tap apart from other networks", error))?;
+        silence_ipv6(&name).map_err(|error| refused("switch IPv6 off on the tap", error))?;
         sys::set_address(socket, &name, host_ip).map_err(|error| refused("give the tap its address", error))?;
         sys::set_netmask(socket, &name, NETMASK).map_err(|error| refused("give the tap its netmask", error))?;
         sys::set_mtu(socket, &name, MTU).map_err(|error| refused("set the tap's packet size", error))?;
         sys::set_up(socket, &name).map_err(|error| refused("bring the tap up", error))?;
         Ok(Self { fd, name, host_ip, guest_ip, prefix: PREFIX_LEN, mac: GUEST_MAC, name_server: None })
+    }
+}
+
+/// Before the link is up: once it is, who is at its other end is listened to.
+fn silence_ipv6(name: &str) -> io::Result<()> {
+    match fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1") {
+        // This kernel has none.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
     }
 }
 
@@ -127,7 +140,16 @@ pub(crate) fn open(name: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-fn open_driver() -> Result<OwnedFd, TapError> {
+/// Makes a tap of that name; false when somebody has it.
+pub(crate) fn attach(fd: &OwnedFd, name: &str) -> Result<bool, TapError> {
+    match sys::attach_tap(fd, name) {
+        Ok(()) => Ok(true),
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => Ok(false),
+        Err(error) => Err(refused("make a tap", error)),
+    }
+}
+
+pub(crate) fn open_driver() -> Result<OwnedFd, TapError> {
     rustix::fs::open(Path::new(DEVICE), OPEN, Mode::empty()).map_err(|error| match error {
         // The node can exist without the driver behind it.
         Errno::NOENT | Errno::NODEV | Errno::NXIO => TapError::NoDriver,
@@ -135,7 +157,7 @@ fn open_driver() -> Result<OwnedFd, TapError> {
     })
 }
 
-fn refused(step: &'static str, source: io::Error) -> TapError {
+pub(crate) fn refused(step: &'static str, source: io::Error) -> TapError {
     match source.kind() {
         io::ErrorKind::PermissionDenied => TapError::NotPermitted,
         _ => TapError::Refused { step, source },

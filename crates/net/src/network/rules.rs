@@ -139,23 +139,32 @@ impl Rules {
             Some(_) => {}
         }
         let full = |Full| NetworkError::TooManyNames;
-        for opening in self.learned.learn(&self.egress, name, addresses, ttl).map_err(full)? {
-            open(nft, &self.egress, opening).map_err(refused("open an address"))?;
-            self.learned.opened(opening);
-        }
+        let openings = self.learned.learn(&self.egress, name, addresses, ttl).map_err(full)?;
+        open(nft, &self.egress, &openings).map_err(refused("open an address"))?;
+        openings.into_iter().for_each(|opening| self.learned.opened(opening));
         Ok(true)
     }
 }
 
-fn open(nft: &mut Nft, egress: &Egress, opening: Opening) -> io::Result<()> {
-    let mut commit = |anew| {
+/// All of an answer in one step: there is one thread for the questions of all networks, and each step takes its time.
+fn open(nft: &mut Nft, egress: &Egress, openings: &[Opening]) -> io::Result<()> {
+    if openings.is_empty() {
+        return Ok(());
+    }
+    let mut commit = |some: &[Opening], anew: bool| {
         let mut change = Transaction::default();
-        opening.add_to(&mut change, egress, anew);
+        some.iter().for_each(|opening| opening.add_to(&mut change, egress, anew && opening.is_again()));
         nft.commit(change)
     };
-    match commit(opening.is_again()) {
-        // Its time ran out a moment ago.
-        Err(error) if opening.is_again() && error.kind() == io::ErrorKind::NotFound => commit(false),
-        other => other,
+    match commit(openings, true) {
+        // The time of one of them ran out a moment ago; of which is found out one by one.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => openings.iter().try_for_each(|opening| {
+            let one = std::slice::from_ref(opening);
+            match commit(one, true) {
+                Err(error) if opening.is_again() && error.kind() == io::ErrorKind::NotFound => commit(one, false),
+                done => done,
+            }
+        }),
+        done => done,
     }
 }

@@ -439,6 +439,7 @@ fn vms_on_plain_taps_and_whoever_else_is_there_are_not_reached_through_the_host(
         let far = std::net::SocketAddr::from((ONE, 80));
         let reached = other.inside(|| TcpStream::connect_timeout(&far, Duration::from_millis(300)));
         reached.expect_err("the host forwards for sandboxes only");
+        assert!(crate::not_forwarded().unwrap().is_some_and(|packets| packets > 0), "and says so");
         guest.leave();
     });
 }

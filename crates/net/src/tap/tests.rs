@@ -2,6 +2,7 @@
 
 use std::net::UdpSocket;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -61,7 +62,70 @@ fn the_host_talks_to_the_guest_through_the_tap() {
     });
 }
 
-/// The payload of the next frame with this EtherType; the host also sends IPv6 chatter of its own.
+#[test]
+fn the_host_takes_no_ipv6_from_the_guest() {
+    in_private_network("the_host_takes_no_ipv6_from_the_guest", || {
+        let tap = Tap::create().unwrap();
+        let speaks = |name: &str| std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default().contains(name);
+        assert!(!speaks(&tap.name), "it has an address of its own there, and listens for routers");
+        let off = std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", tap.name));
+        assert!(off.is_err() || off.unwrap().trim() == "1");
+    });
+}
+
+/// Where the host forwards for others and no daemon ever was.
+#[test]
+fn nothing_is_forwarded_from_one_guest_to_another() {
+    in_private_network("nothing_is_forwarded_from_one_guest_to_another", || {
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        let (one, other) = (Tap::create().unwrap(), Tap::create().unwrap());
+        let socket = UdpSocket::bind((one.host_ip, 0)).unwrap();
+        socket.send_to(b"anybody?", (one.guest_ip, 9)).unwrap();
+        let gateway: [u8; 6] = read_frame_of_type(&one, 0x0806)[8..14].try_into().unwrap();
+        let reaches = || {
+            say(&one, gateway, other.guest_ip);
+            // The host has to ask for the other guest before it can pass anything on.
+            next_frame(&other, Duration::from_millis(300)).is_some_and(|frame| frame[12..14] == [0x08, 0x06])
+        };
+        assert!(!reaches());
+        let mut open = crate::nft::Transaction::default();
+        open.replace_table();
+        crate::nft::Nft::open().unwrap().commit(open).unwrap();
+        assert!(reaches(), "it is the rules that keep them apart");
+    });
+}
+
+/// A datagram from the guest, through its gateway.
+fn say(tap: &Tap, gateway: [u8; 6], to: Ipv4Addr) {
+    let mut ip = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
+    ip.extend(tap.guest_ip.octets());
+    ip.extend(to.octets());
+    let sum: u32 = ip.chunks(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]]))).sum();
+    let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    // Port 9 to port 9, no checksum, nothing in it.
+    ip.extend([0, 9, 0, 9, 0, 8, 0, 0]);
+    let mut frame = vec![0; usize::try_from(VNET_HEADER_LEN).unwrap()];
+    frame.extend(gateway);
+    frame.extend(GUEST_MAC);
+    frame.extend([0x08, 0x00]);
+    frame.extend(ip);
+    rustix::io::write(&tap.fd, &frame).unwrap();
+}
+
+/// The next frame, from its Ethernet header on, if one comes in time.
+fn next_frame(tap: &Tap, limit: Duration) -> Option<Vec<u8>> {
+    let mut ready = [PollFd::new(&tap.fd, PollFlags::IN)];
+    let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
+    if rustix::event::poll(&mut ready, Some(&limit)).unwrap() == 0 {
+        return None;
+    }
+    let mut frame = [0; 2048];
+    let length = rustix::io::read(&tap.fd, &mut frame).unwrap();
+    Some(frame[usize::try_from(VNET_HEADER_LEN).unwrap()..length].to_vec())
+}
+
+/// The payload of the next frame with this EtherType.
 fn read_frame_of_type(tap: &Tap, ethertype: u16) -> Vec<u8> {
     let header = usize::try_from(VNET_HEADER_LEN).unwrap();
     for _ in 0..100 {
