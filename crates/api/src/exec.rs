@@ -129,6 +129,9 @@ pub struct EvalResult {
     pub result_json: Option<String>,
     /// Why there is none.
     pub error: Option<String>,
+    /// What was shown in richer forms than text, in its order: plots and tables of a Jupyter kernel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<EvalOutput>,
     /// Where it failed.
     pub traceback: Option<String>,
     /// What was written to standard output meanwhile.
@@ -143,6 +146,25 @@ pub struct EvalResult {
     /// Something of the above was too long, and is not all there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
+}
+
+/// One thing that code showed, in all forms it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EvalOutput {
+    /// What it is.
+    pub kind: EvalOutputKind,
+    /// Its forms by media type, such as `image/png` or `text/html`; base64 where a form is not text.
+    pub data: BTreeMap<String, String>,
+}
+
+/// What was shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum EvalOutputKind {
+    /// The value of the code.
+    Result,
+    /// Something the code showed while it ran.
+    Display,
 }
 
 /// What became of an interpreter's state.

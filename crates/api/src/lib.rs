@@ -27,7 +27,8 @@ mod workspaces;
 pub use error::{Code, ErrorBody};
 pub use events::{Event, EventKind};
 pub use exec::{
-    Chunk, Encoding, EvalRequest, EvalResult, ExecRequest, ExecResult, Exit, Loss, Pong, Started, default_timeout_secs,
+    Chunk, Encoding, EvalOutput, EvalOutputKind, EvalRequest, EvalResult, ExecRequest, ExecResult, Exit, Loss, Pong,
+    Started, default_timeout_secs,
 };
 pub use files::{FileInfo, FileKind, MakeDir, MoveFile};
 pub use forks::{ForkSnapshot, ForkTimings, Forked, ForkedSandbox};
@@ -40,8 +41,8 @@ pub use sandboxes::{
     CreateSandboxes, MemoryUse, PatchSandbox, PerChild, RenewSandbox, SandboxInfo, SandboxLimits, SandboxStatus,
 };
 pub use snapshots::{
-    BranchMode, BranchSandbox, CompactSnapshot, CreateSnapshot, SnapshotDetail, SnapshotInfo, SnapshotStatus, Took,
-    WarmUp,
+    BranchMode, BranchSandbox, BuildImage, BuildSteps, BuiltImage, CompactSnapshot, CreateSnapshot, ReadyCheck,
+    ReadyWay, SnapshotDetail, SnapshotInfo, SnapshotStatus, Start, Took, WarmUp,
 };
 pub use store::{Finding, Garbage, Leftover, Removed, StoreInfo, Verified, VerifySnapshots};
 pub use tokens::{CreateToken, NewToken, Scope, TokenInfo};

@@ -46,9 +46,15 @@ pub struct CreateSnapshot {
     /// Words to add to the guest kernel's command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub append: Option<String>,
+    /// What completes the root file system before it is booted; what the recipe says when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildSteps>,
     /// What is done before it is taken; what the recipe says when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<WarmUp>,
+    /// TCP ports that something listens on then, to be told later; those of the recipe when there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<u16>,
     /// The recipe that the root file system was built of, to be told later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built_from: Option<String>,
@@ -66,6 +72,64 @@ pub struct CreateSnapshot {
     pub labels: BTreeMap<String, String>,
 }
 
+/// Steps that complete a root file system: run in a VM of it, never on the host. The disk that they leave is kept, and used
+/// again for the same steps over the same root file system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BuildSteps {
+    /// Lines for the guest's shell, run as root one after the other.
+    pub run: Vec<String>,
+    /// Where they may connect to; nowhere when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
+    /// How long each of them may take, up to a day; ten minutes when nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_secs: Option<u32>,
+}
+
+/// An image to be built: of a recipe, or of a root file system and steps that complete it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BuildImage {
+    /// A recipe's name, instead of all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<String>,
+    /// The kernel's path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// The path of an initramfs that fits the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initramfs: Option<String>,
+    /// The path of a raw ext4 image, which is never written to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rootfs: Option<String>,
+    /// What completes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildSteps>,
+    /// The recipe that the root file system was built of, to name the image after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built_from: Option<String>,
+    /// Virtual CPUs of the VM that the steps run in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpus: Option<u32>,
+    /// Its memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    /// How long its agent may take to answer; two minutes when nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_timeout_secs: Option<f64>,
+}
+
+/// An image that is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BuiltImage {
+    /// Where, on the daemon's host; to be a `rootfs`.
+    pub path: String,
+    /// What it can hold.
+    pub bytes: u64,
+    /// What it takes.
+    pub occupied_bytes: u64,
+}
+
 /// What a VM does before it is frozen, so that its children need not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -76,12 +140,59 @@ pub struct WarmUp {
     /// What it imports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<String>,
-    /// A line for the guest's shell that is run once; what it leaves running is part of the snapshot.
+    /// A line for the guest's shell that is run to its end; what it leaves running is part of the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// One that is run until it succeeds.
+    /// What is started after that and stays; it is a process like any other that outlives its client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ready: Option<String>,
+    pub start: Option<Start>,
+    /// What has to be so before it is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<ReadyCheck>,
+    /// How long all of it may take, up to a day, when the request says nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_secs: Option<u32>,
+}
+
+/// What a warm-up starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Start {
+    /// A line for the guest's shell.
+    Line(String),
+    /// A program and its arguments; no shell is needed.
+    Program(Vec<String>),
+}
+
+/// How a warm-up is told to be over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ReadyCheck {
+    /// A line for the guest's shell that is run until it succeeds.
+    Command(String),
+    /// One of several ways.
+    Way(ReadyWay),
+}
+
+/// One way to tell that a warm-up is over; exactly one of `command`, `tcp`, `http` and `line` is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReadyWay {
+    /// A line for the guest's shell that is run until it succeeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// A TCP port of the guest's that somebody listens on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<u16>,
+    /// One where a server answers with 200.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<u16>,
+    /// What it is asked for; `/` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Text in a line that what was started writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<String>,
 }
 
 /// How long the making of a snapshot took, in milliseconds.
@@ -159,6 +270,9 @@ pub struct SnapshotInfo {
     /// The interpreter that is warm in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interpreter: Option<String>,
+    /// TCP ports that something listens on in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<u16>,
     /// What it is found by.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -293,6 +407,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_ready_check_is_a_command_or_a_table() {
+        for (text, ready) in [
+            (r#""true""#, ReadyCheck::Command("true".into())),
+            (r#"{"tcp":80}"#, ReadyCheck::Way(ReadyWay { tcp: Some(80), ..ReadyWay::default() })),
+        ] {
+            assert_eq!(serde_json::from_str::<ReadyCheck>(text).unwrap(), ready);
+            assert_eq!(serde_json::to_string(&ready).unwrap(), text);
+        }
+        serde_json::from_str::<ReadyCheck>(r#"{"udp":80}"#).unwrap_err();
+    }
+
+    #[test]
     fn an_empty_branch_waits_and_absent_facts_are_not_written() {
         assert!(serde_json::from_str::<BranchSandbox>("{}").unwrap().wait);
         let info = SnapshotInfo {
@@ -318,6 +444,7 @@ mod tests {
             memory_bytes: None,
             occupied_bytes: None,
             interpreter: None,
+            ports: Vec::new(),
             labels: BTreeMap::new(),
         };
         let text = serde_json::to_string(&info).unwrap();

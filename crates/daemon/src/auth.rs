@@ -4,7 +4,7 @@
 //! token file      every request brings that token, and may do everything          name: token-file
 //! named token     scopes; kept as a digest                                        name: its own
 //! unix socket     who may open it is the daemon's user: everything                name: local
-//! neither         no token file, and a loopback address: everything               name: anonymous
+//! neither         no token at all, and a loopback address: everything             name: anonymous
 //! ```
 //!
 //! Nobody is who comes from a browser that was led to a loopback address under another name ([`crate::hosts`]).
@@ -92,15 +92,12 @@ impl Auth {
     fn identify(&self, headers: &HeaderMap, door: Door, registry: &Registry) -> Result<Identity, ApiError> {
         let expected = *self.file_token.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         let refused = |code, message: &str| Err(ApiError::new(StatusCode::UNAUTHORIZED, code, message));
-        let brought = match headers.get(header::AUTHORIZATION) {
-            Some(header) if expected.is_some() || registry.has_tokens()? => Some(header),
-            _ => None,
-        };
-        let Some(header) = brought else {
-            return match (door, expected) {
-                (Door::Local, _) => Ok(Identity::all(LOCAL)),
-                (Door::Network, None) => hosts::check(headers).map(|()| Identity::all(ANONYMOUS)),
-                (Door::Network, Some(_)) => refused(Code::MissingToken, "missing bearer token"),
+        let wants_one = expected.is_some() || registry.has_tokens()?;
+        let Some(header) = headers.get(header::AUTHORIZATION).filter(|_| wants_one) else {
+            return match door {
+                Door::Local => Ok(Identity::all(LOCAL)),
+                Door::Network if wants_one => refused(Code::MissingToken, "missing bearer token"),
+                Door::Network => hosts::check(headers).map(|()| Identity::all(ANONYMOUS)),
             };
         };
         let Some(token) = header.to_str().ok().and_then(bearer) else {
@@ -136,10 +133,11 @@ pub(crate) fn digest(token: &str) -> [u8; 32] {
 }
 
 /// What is inside a sandbox.
-const INSIDE: [&str; 5] = [
+const INSIDE: [&str; 6] = [
     "/v1/sandboxes/{id}/console",
     "/v1/sandboxes/{id}/exec",
     "/v1/sandboxes/{id}/files",
+    "/v1/sandboxes/{id}/lines",
     "/v1/sandboxes/{id}/ports",
     "/v1/sandboxes/{id}/processes",
 ];
@@ -217,6 +215,10 @@ mod tests {
         for door in [Door::Network, Door::Local] {
             assert_eq!(admit(&any, door).unwrap_err().code, Code::InvalidToken, "it may have been one of them");
         }
+        any.remove(header::AUTHORIZATION);
+        any.insert(header::HOST, "localhost:8889".parse().unwrap());
+        assert_eq!(admit(&any, Door::Network).unwrap_err().code, Code::MissingToken, "or `ci` may do less than nobody");
+        assert_eq!(&*admit(&any, Door::Local).unwrap().name, "local");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use engine::Cores;
 use types::Dirs;
 
 /// The least a token may be: 16 bytes are beyond guessing.
@@ -47,6 +48,9 @@ pub struct ServeArgs {
     /// How many branches may be written at once
     #[arg(long, value_name = "N", env = "FORKD_BRANCH_CONCURRENCY", default_value = "4")]
     pub branch_concurrency: u32,
+    /// Runs no two sandboxes on the hardware threads of one core at once; needs a kernel with core scheduling
+    #[arg(long, env = "FORKD_CORE_SCHEDULING")]
+    pub core_scheduling: bool,
     /// Ends by itself after so long without a client, when no sandbox is left to look after
     #[arg(long, value_name = "SECONDS")]
     pub idle_secs: Option<u32>,
@@ -112,6 +116,7 @@ pub(crate) struct Config {
     /// Certificate and key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) branch_concurrency: u32,
+    pub(crate) cores: Cores,
     pub(crate) drain: Duration,
     pub(crate) idle: Option<Duration>,
     pub(crate) builder_socket: Option<PathBuf>,
@@ -124,6 +129,7 @@ impl Config {
         if args.branch_concurrency == 0 {
             return Err(ConfigError::NoBranches);
         }
+        let cores = if args.core_scheduling { Cores::Own } else { Cores::Shared };
         let bind = (!args.socket_only).then_some(args.bind);
         if let Some(bind) = bind.filter(|bind| args.token_file.is_none() && !bind.ip().is_loopback()) {
             return Err(ConfigError::Open { bind });
@@ -142,6 +148,7 @@ impl Config {
             token_file: args.token_file.clone(),
             tls: args.tls_cert.clone().zip(args.tls_key.clone()),
             branch_concurrency: args.branch_concurrency,
+            cores,
             drain: Duration::from_secs(args.drain_secs.into()),
             idle: args.idle_secs.map(|secs| Duration::from_secs(secs.into())),
             builder_socket: args.builder_socket.clone(),

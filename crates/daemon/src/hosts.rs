@@ -1,7 +1,9 @@
 //! Which names a daemon without a token answers to.
 //!
 //! A page in a browser on this host can have a name of its own lead to a loopback address, and then speak to the daemon as
-//! if it were its own server. The browser says which name it was led by, and which page it is: both have to be this host.
+//! if it were its own server. The browser says which name it was led by, which has to be this host's, and, with whatever
+//! could change something, whose page it is, which has to be the daemon's own. Another port of this host is somebody else:
+//! `forkd port` gives every guest one.
 
 use std::net::IpAddr;
 
@@ -18,8 +20,8 @@ pub(crate) fn check(headers: &HeaderMap) -> Result<(), ApiError> {
         return Err(refused(&format!("this was sent to `{}`", shown(host))));
     }
     let origin = text(header::ORIGIN).map(|origin| origin.split_once("://").map_or("", |(_, host)| host));
-    if origin.is_some_and(|origin| !is_loopback(origin)) {
-        return Err(refused("this comes from a page of another host"));
+    if origin.is_some_and(|origin| !origin.eq_ignore_ascii_case(host)) {
+        return Err(refused("this comes from a page of another server"));
     }
     Ok(())
 }
@@ -70,8 +72,9 @@ mod tests {
         };
         let host = (header::HOST, "127.0.0.1:8889");
         check(&headers(std::slice::from_ref(&host))).unwrap();
-        check(&headers(&[host.clone(), (header::ORIGIN, "http://localhost:3000")])).unwrap();
-        for origin in ["http://evil.example", "null", "https://localhost.evil.example:1"] {
+        check(&headers(&[host.clone(), (header::ORIGIN, "http://127.0.0.1:8889")])).unwrap();
+        let elsewhere = ["http://127.0.0.1:8080", "http://127.0.0.1", "http://localhost:8889"];
+        for origin in ["http://evil.example", "null", "https://localhost.evil.example:1"].into_iter().chain(elsewhere) {
             let refused = check(&headers(&[host.clone(), (header::ORIGIN, origin)])).unwrap_err();
             assert_eq!((refused.status.as_u16(), refused.code), (403, Code::HostNotAllowed), "{origin}");
         }

@@ -1,16 +1,24 @@
 //! What a VM boots from: named by whoever asks, built here, or built by whoever started this daemon where nothing can be
 //! built (`outside`).
 
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use api::{Code, CreateSnapshot};
-use engine::{Program, WarmUp};
-use image::{Initramfs, Purpose, Recipe, Warm, build_image, guest_kernel};
+use api::{BuildSteps, Code, CreateSnapshot};
+use engine::{Egress, Program, ReadyCheck, WarmUp};
+use image::{Initramfs, Purpose, Ready, Recipe, ShellLine, Start, Warm, build_image, guest_kernel};
 use serde_json::json;
 use types::progress::Progress;
 use types::{Dirs, GuestMemorySize, RecipeName, VcpuCount};
 
 use crate::error::{ApiError, chain};
+use crate::networks::egress;
+
+/// How long a step may take when nobody says.
+const STEP_LIMIT: Duration = Duration::from_secs(600);
+/// The longest that can be said: a day.
+const MAX_SECS: u32 = 86_400;
 
 /// The three files, and what is known of the VM besides.
 #[derive(Debug)]
@@ -20,9 +28,53 @@ pub(crate) struct Parts {
     pub(crate) image: PathBuf,
     pub(crate) vcpus: VcpuCount,
     pub(crate) memory: GuestMemorySize,
+    /// What completes the image.
+    pub(crate) steps: Steps,
     pub(crate) warm_up: WarmUp,
+    /// How long that may take, if the recipe says so.
+    pub(crate) warm_limit: Option<Duration>,
     /// What the image was built from.
     pub(crate) recipe: Option<RecipeName>,
+    /// Where sandboxes may connect to, if the recipe says so.
+    pub(crate) egress: Option<Egress>,
+    /// Where something listens.
+    pub(crate) ports: Vec<NonZeroU16>,
+}
+
+/// What is run in a VM to complete an image.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Steps {
+    pub(crate) run: Vec<String>,
+    pub(crate) egress: Option<Egress>,
+    pub(crate) limit: Duration,
+}
+
+impl Steps {
+    fn of_recipe(recipe: &Recipe) -> Self {
+        let limit = recipe.build.timeout.map_or(STEP_LIMIT, image::Seconds::duration);
+        Self { run: recipe.steps(), egress: recipe.build.egress.clone(), limit }
+    }
+}
+
+impl TryFrom<&BuildSteps> for Steps {
+    type Error = ApiError;
+
+    fn try_from(asked: &BuildSteps) -> Result<Self, ApiError> {
+        let line = |line: &String| line.parse::<ShellLine>().map(|line| line.to_string());
+        let run = asked.run.iter().map(line).collect::<Result<_, _>>();
+        let limit = match asked.timeout_secs {
+            None => STEP_LIMIT,
+            Some(secs) if (1..=MAX_SECS).contains(&secs) => Duration::from_secs(secs.into()),
+            Some(secs) => {
+                return Err(ApiError::invalid(format!("build.timeout_secs is {secs}; it can be 1 to {MAX_SECS}")));
+            }
+        };
+        Ok(Self {
+            run: run.map_err(|error| ApiError::invalid(format!("build.run: {error}")))?,
+            egress: asked.egress.as_ref().map(egress).transpose()?,
+            limit,
+        })
+    }
 }
 
 /// What was asked for about them, found to make sense.
@@ -33,8 +85,10 @@ pub(crate) struct Wanted {
     initramfs: Option<PathBuf>,
     vcpus: Option<VcpuCount>,
     memory: Option<GuestMemorySize>,
+    steps: Option<Steps>,
     warm: Option<Warm>,
     built_from: Option<RecipeName>,
+    ports: Vec<NonZeroU16>,
 }
 
 /// What the file system is.
@@ -59,13 +113,16 @@ impl TryFrom<&CreateSnapshot> for Wanted {
         let vcpus = asked.vcpus.map(VcpuCount::try_from).transpose();
         let memory = asked.memory_mib.map(|mib| GuestMemorySize::try_from(mib.saturating_mul(1 << 20))).transpose();
         let built_from = asked.built_from.as_deref().map(str::parse).transpose();
+        let ports: Option<Vec<_>> = asked.ports.iter().copied().map(NonZeroU16::new).collect();
         Ok(Self {
             source,
             kernel: asked.kernel.as_deref().map(file).transpose()?,
             initramfs: asked.initramfs.as_deref().map(file).transpose()?,
             vcpus: vcpus.map_err(|error| ApiError::invalid(error.to_string()))?,
             memory: memory.map_err(|error| ApiError::invalid(error.to_string()))?,
+            steps: asked.build.as_ref().map(Steps::try_from).transpose()?,
             warm: asked.warm.as_ref().map(warm).transpose()?,
+            ports: ports.ok_or_else(|| ApiError::invalid("ports: there is no port 0"))?,
             built_from: built_from.map_err(|error: types::NameError| ApiError::invalid(error.to_string()))?,
         })
     }
@@ -92,15 +149,22 @@ impl Wanted {
             }
             Source::Image(image) => (image, None),
         };
-        let (size, says) = recipe.as_ref().map(|recipe| (recipe.size.clone(), recipe.warm.clone())).unwrap_or_default();
+        let size = recipe.as_ref().map(|recipe| recipe.size.clone()).unwrap_or_default();
+        let warm = self.warm.or_else(|| recipe.as_ref().map(|recipe| recipe.warm.clone())).unwrap_or_default();
+        let steps = self.steps.or_else(|| recipe.as_ref().map(Steps::of_recipe)).unwrap_or_default();
+        let network = recipe.as_ref().map(|recipe| recipe.network.clone()).unwrap_or_default();
         Ok(Parts {
             kernel,
             initramfs,
             image,
             vcpus: self.vcpus.or(size.vcpus).unwrap_or(VcpuCount::DEFAULT),
             memory: self.memory.or(size.memory).unwrap_or(GuestMemorySize::DEFAULT),
-            warm_up: warm_up(&self.warm.unwrap_or(says)),
+            steps,
+            warm_limit: warm.timeout.map(image::Seconds::duration),
+            warm_up: warm_up(&warm),
             recipe: recipe.map(|recipe| recipe.name).or(self.built_from),
+            egress: network.egress,
+            ports: if self.ports.is_empty() { network.ports.into_iter().collect() } else { self.ports },
         })
     }
 }
@@ -127,13 +191,23 @@ fn warm(said: &api::WarmUp) -> Result<Warm, ApiError> {
 }
 
 fn warm_up(warm: &Warm) -> WarmUp {
-    let line = |line: &Option<image::ShellLine>| line.as_ref().map(|line| line.as_str().to_owned());
+    let line = |line: &Option<ShellLine>| line.as_ref().map(ToString::to_string);
     let interpreter = warm.interpreter.as_ref();
     WarmUp {
         interpreter: interpreter.map(|warm| warm.program),
         modules: interpreter.map(|warm| warm.modules.clone()).unwrap_or_default(),
         command: line(&warm.command),
-        ready: line(&warm.ready),
+        start: warm.start.as_ref().map(Start::argv),
+        ready: warm.ready.as_ref().map(ready),
+    }
+}
+
+fn ready(said: &Ready) -> ReadyCheck {
+    match said {
+        Ready::Command(line) => ReadyCheck::Command(line.to_string()),
+        Ready::Tcp(port) => ReadyCheck::Tcp(port.get()),
+        Ready::Http(port, path) => ReadyCheck::Http { port: port.get(), path: path.to_string() },
+        Ready::Line(text) => ReadyCheck::Line(text.to_string()),
     }
 }
 
@@ -161,6 +235,12 @@ mod tests {
             r#"{"tag":"t","recipe":"debian","warm":{"interpreter":"perl"}}"#,
             r#"{"tag":"t","recipe":"debian","warm":{"modules":["numpy"]}}"#,
             r#"{"tag":"t","recipe":"debian","warm":{"command":"a\nb"}}"#,
+            r#"{"tag":"t","recipe":"debian","warm":{"ready":{"line":"x"}}}"#,
+            r#"{"tag":"t","recipe":"debian","warm":{"ready":{"tcp":1,"http":2}}}"#,
+            r#"{"tag":"t","recipe":"debian","build":{"run":["a\nb"]}}"#,
+            r#"{"tag":"t","recipe":"debian","build":{"run":[],"timeout_secs":0}}"#,
+            r#"{"tag":"t","recipe":"debian","build":{"run":[],"egress":"::1"}}"#,
+            r#"{"tag":"t","recipe":"debian","ports":[0]}"#,
         ] {
             assert_eq!(wanted(bad).unwrap_err().status.as_u16(), 400, "{bad}");
         }
@@ -170,13 +250,16 @@ mod tests {
     fn what_is_all_there_is_used_as_it_is() {
         let text = r#"{"tag":"t","kernel":"/etc/passwd","initramfs":"/etc/group","rootfs":"/etc/hostname",
                        "built_from":"python-numpy","vcpus":2,
-                       "warm":{"interpreter":"python3","modules":["numpy"],"ready":"true"}}"#;
+                       "warm":{"interpreter":"python3","modules":["numpy"],"ready":"true","timeout_secs":7},
+                       "build":{"run":["x"],"egress":"none"},"ports":[80]}"#;
         let dirs = Dirs::under(Path::new("/nowhere"));
         let parts = wanted(text).unwrap().find(&dirs, &types::progress::Silent).unwrap();
         assert_eq!((parts.kernel, parts.image), ("/etc/passwd".into(), "/etc/hostname".into()));
         assert_eq!((parts.vcpus.get(), parts.memory), (2, GuestMemorySize::DEFAULT));
         assert_eq!(parts.recipe.unwrap().as_str(), "python-numpy");
-        assert_eq!(parts.warm_up.ready.as_deref(), Some("true"));
+        assert_eq!(parts.warm_up.ready, Some(ReadyCheck::Command("true".into())));
+        assert_eq!((parts.warm_limit, parts.ports.len()), (Some(Duration::from_secs(7)), 1));
+        assert_eq!((parts.steps.run, parts.steps.egress), (vec!["x".into()], Some(Egress::None)));
         assert_eq!(parts.warm_up.interpreter, Some(types::Interpreter::Python3));
     }
 }

@@ -6,8 +6,8 @@
 //!
 //! They are reached through the agent, so a sandbox needs no network and its policy says nothing about it; who may run
 //! commands in a sandbox may reach its servers, and nobody else. What they say is whatever the guest likes: it never gets
-//! the client's token, and a browser is told to take its pages for a stranger's, or they could ask this daemon in the name
-//! of whoever looks at them.
+//! the client's token, nor cookies of others ([`crate::cookies`]), and a browser is told to take its pages for a stranger's,
+//! or they could ask this daemon in the name of whoever looks at them.
 
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ use session::{DialTarget, ErrorCode, SessionError, Transport};
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::cookies::Jar;
 use crate::error::ApiError;
 use crate::guests::Place;
 use crate::state::App;
@@ -40,12 +41,20 @@ const OURS: [HeaderName; 8] = [
     header::TRANSFER_ENCODING,
     header::UPGRADE,
 ];
+/// What a browser would take for the word of the whole host.
+const OF_THE_HOST: [HeaderName; 5] = [
+    header::STRICT_TRANSPORT_SECURITY,
+    HeaderName::from_static("clear-site-data"),
+    HeaderName::from_static("alt-svc"),
+    HeaderName::from_static("nel"),
+    HeaderName::from_static("report-to"),
+];
 /// Pages are nobody's: they have no origin, so they cannot read what this one says.
 const A_STRANGERS: HeaderValue =
     HeaderValue::from_static("sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts");
 
 /// Either way to a guest.
-trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
 /// A connection to a server in a guest, and the room that it takes.
@@ -69,11 +78,9 @@ impl App {
 
     /// The client's connection becomes one to that port.
     pub(crate) async fn connect_port(&self, id: &str, port: u16, mut request: Request) -> Result<Response, ApiError> {
-        if upgrade(request.headers()).is_none_or(|to| !to.as_bytes().eq_ignore_ascii_case(RAW.as_bytes())) {
-            let message =
-                format!("ask with `Upgrade: {RAW}`, or for a path: HTTP goes to /v1/sandboxes/{id}/ports/{port}/");
-            return Err(ApiError::new(StatusCode::UPGRADE_REQUIRED, Code::InvalidRequest, message));
-        }
+        raw_upgrade(&request, || {
+            format!("ask with `Upgrade: {RAW}`, or for a path: HTTP goes to /v1/sandboxes/{id}/ports/{port}/")
+        })?;
         let Dialled { mut wire, place } = self.dial(id, port).await?;
         let client = hyper::upgrade::on(&mut request);
         tokio::spawn(async move {
@@ -83,8 +90,7 @@ impl App {
                 Err(error) => log::debug!("a client did not take its connection: {error}"),
             }
         });
-        let switch = [(header::CONNECTION, "upgrade"), (header::UPGRADE, RAW)];
-        Ok((StatusCode::SWITCHING_PROTOCOLS, switch).into_response())
+        Ok(switching())
     }
 
     /// Asks the server on that port the same, and says what it says.
@@ -104,10 +110,13 @@ impl App {
             }
         });
         let client = upgrade(request.headers()).is_some().then(|| hyper::upgrade::on(&mut request));
-        let asked = retold(request, id, port)?;
+        let jar = Jar::new(id, port);
+        let asked = retold(request, id, port, &jar)?;
         let mut answer = server.send_request(asked).await.map_err(broken)?;
         let other = hyper::upgrade::on(&mut answer);
         let mut answer = answer.map(Body::new);
+        jar.outward(answer.headers_mut());
+        OF_THE_HOST.iter().for_each(|name| drop(answer.headers_mut().remove(name)));
         match client {
             Some(client) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 tokio::spawn(switch(client, other, place));
@@ -120,6 +129,20 @@ impl App {
         }
         Ok(answer)
     }
+}
+
+/// Refuses a client that does not want its connection to carry bytes as they are.
+pub(crate) fn raw_upgrade(request: &Request, message: impl FnOnce() -> String) -> Result<(), ApiError> {
+    match upgrade(request.headers()) {
+        Some(to) if to.as_bytes().eq_ignore_ascii_case(RAW.as_bytes()) => Ok(()),
+        _ => Err(ApiError::new(StatusCode::UPGRADE_REQUIRED, Code::InvalidRequest, message())),
+    }
+}
+
+/// From here on the connection carries bytes as they are.
+pub(crate) fn switching() -> Response {
+    let switch = [(header::CONNECTION, "upgrade"), (header::UPGRADE, RAW)];
+    (StatusCode::SWITCHING_PROTOCOLS, switch).into_response()
 }
 
 fn nobody(id: &str, port: u16, error: SessionError) -> ApiError {
@@ -153,7 +176,7 @@ fn upgrade(headers: &HeaderMap) -> Option<&HeaderValue> {
 }
 
 /// The request as the server in the guest gets it.
-fn retold(mut request: Request, id: &str, port: u16) -> Result<Request, ApiError> {
+fn retold(mut request: Request, id: &str, port: u16, jar: &Jar) -> Result<Request, ApiError> {
     // `/v1/sandboxes/ID/ports/PORT/` and then the server's own path.
     let path = request.uri().path().splitn(7, '/').nth(6).unwrap_or_default();
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
@@ -162,6 +185,7 @@ fn retold(mut request: Request, id: &str, port: u16) -> Result<Request, ApiError
     let to = upgrade(request.headers()).cloned();
     let headers = request.headers_mut();
     OURS.iter().for_each(|ours| drop(headers.remove(ours)));
+    jar.inward(headers);
     if let Some(to) = to {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, to);
@@ -182,8 +206,9 @@ async fn switch(client: OnUpgrade, server: OnUpgrade, _place: Arc<Place>) {
     }
 }
 
-async fn join(one: &mut (impl Wire + ?Sized), other: &mut (impl Wire + ?Sized)) {
+/// Carries what both say until both have ended.
+pub(crate) async fn join(one: &mut (impl Wire + ?Sized), other: &mut (impl Wire + ?Sized)) {
     if let Err(error) = copy_bidirectional(one, other).await {
-        log::debug!("a connection to a sandbox's port ended: {error}");
+        log::debug!("a connection to a sandbox ended: {error}");
     }
 }

@@ -26,7 +26,7 @@ use tokio::sync::broadcast;
 
 pub(crate) use branches::{BranchRow, Facts};
 pub(crate) use idempotency::Before;
-pub(crate) use sandboxes::{Filter, Sandbox};
+pub(crate) use sandboxes::{Filter, NO_LANGUAGE, Sandbox};
 pub(crate) use tokens::Token;
 pub(crate) use workspaces::Workspace;
 

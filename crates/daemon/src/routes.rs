@@ -10,6 +10,8 @@ mod exec;
 mod files;
 mod fork;
 mod health;
+mod images;
+mod lines;
 mod network;
 mod openapi;
 mod packs;
@@ -40,6 +42,8 @@ use crate::body::MAX_BODY;
 use crate::error::ApiError;
 use crate::observe::observe;
 use crate::state::App;
+
+pub(crate) use ping::numpy_of;
 
 /// How every route may fail.
 #[derive(IntoResponses)]
@@ -120,6 +124,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(snapshots::remove))
         .routes(routes!(snapshots::info))
         .routes(routes!(snapshots::compact))
+        .routes(routes!(images::build))
         .routes(routes!(fork::fork))
         .routes(routes!(packs::pack))
         .routes(routes!(packs::push))
@@ -165,6 +170,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(tokens::remove))
         // The published interface has it with a slash, too.
         .route("/healthz/", axum::routing::get(health::healthz))
+        .route("/v1/sandboxes/{id}/lines", axum::routing::get(lines::connect))
         .route("/v1/sandboxes/{id}/ports/{port}", axum::routing::any(ports::connect))
         .route("/v1/sandboxes/{id}/ports/{port}/", axum::routing::any(ports::ask))
         .route("/v1/sandboxes/{id}/ports/{port}/{*path}", axum::routing::any(ports::ask))

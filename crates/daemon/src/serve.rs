@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
+use engine::CoresError;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -51,6 +52,9 @@ const MAX_VERBS: usize = 2048;
 /// Why the daemon does not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
+    /// Sandboxes would share cores.
+    #[error(transparent)]
+    Cores(#[from] CoresError),
     /// It is told something that makes no sense.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -107,6 +111,7 @@ pub(crate) fn failed(action: &'static str, path: impl Into<PathBuf>) -> impl FnO
 /// When it cannot start.
 pub fn serve(args: &ServeArgs, dirs: Dirs) -> Result<(), ServeError> {
     let config = Config::new(args, dirs)?;
+    config.cores.check()?;
     let _locks = [lock(&config.dirs.run.join("daemon.lock"))?, lock(&beside(&config.state, ".lock"))?];
     engine::raise_descriptors().map_err(failed("raise the limit of open files in", "."))?;
     let doors = ShutDoors::new(&config)?;

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::{Code, SnapshotDetail, SnapshotInfo, SnapshotStatus};
 use engine::{Info, Manifest, Removal, Status, Store, StoreError, remove_snapshot};
-use types::Tag;
+use types::{Interpreter, Tag};
 
 use crate::branching::milliseconds;
 use crate::error::{ApiError, chain};
-use crate::registry::{BranchRow, Facts};
+use crate::registry::{BranchRow, Facts, NO_LANGUAGE};
 use crate::state::App;
 
 /// A snapshot of which nothing else is known.
@@ -36,6 +36,7 @@ fn bare(tag: &str, status: SnapshotStatus) -> SnapshotInfo {
         memory_bytes: None,
         occupied_bytes: None,
         interpreter: None,
+        ports: Vec::new(),
         labels: BTreeMap::new(),
     }
 }
@@ -99,6 +100,7 @@ fn ready(base: SnapshotInfo, manifest: &Manifest, facts: Facts) -> SnapshotInfo 
         memory_bytes: Some(manifest.memory.bytes()),
         occupied_bytes: Some(manifest.stored_bytes()),
         interpreter: manifest.interpreter.map(|interpreter| interpreter.to_string()),
+        ports: manifest.ports.iter().map(|port| port.get()).collect(),
         labels: facts.labels,
         ..base
     }
@@ -163,10 +165,10 @@ pub(crate) fn detail(app: &App, tag: &Tag) -> Result<SnapshotDetail, ApiError> {
     })
 }
 
-/// Whether a snapshot has a warm interpreter; `None` when it cannot be told (yet).
-pub(crate) fn warm_interpreter(app: &App, tag: &str) -> Option<bool> {
+/// What the warm interpreter of a snapshot speaks, or [`NO_LANGUAGE`]; `None` when it cannot be told (yet).
+pub(crate) fn warm_language(app: &App, tag: &str) -> Option<&'static str> {
     match Store::new(&app.dirs).status(&tag.parse().ok()?) {
-        Ok(Status::Ready(snapshot)) => Some(snapshot.manifest().interpreter.is_some()),
+        Ok(Status::Ready(snapshot)) => Some(snapshot.manifest().interpreter.map_or(NO_LANGUAGE, Interpreter::language)),
         _ => None,
     }
 }

@@ -16,7 +16,7 @@ use crate::error::ApiError;
 use crate::limits::checked;
 use crate::networks::Wishes;
 use crate::registry::{Change, RegistryError, Sandbox, now_unix};
-use crate::snapshots::warm_interpreter;
+use crate::snapshots::warm_language;
 use crate::state::{App, row_of};
 
 /// From the request until all are ready: a template may have to be loaded from a slow disk.
@@ -155,20 +155,21 @@ impl App {
         let owner = Some(self.registry.id().to_owned());
         let Spawn { tag, children, network, expires_unix, workspace, metadata, terms } = spawn;
         let options = |New { env, labels, limits }| {
-            (ChildOptions { env, metadata: metadata.clone(), owner: owner.clone(), limits }, labels)
+            (ChildOptions { env, metadata: metadata.clone(), owner: owner.clone(), limits, cores: self.cores }, labels)
         };
         let (options, labels): (Vec<_>, Vec<_>) = children.into_iter().map(options).unzip();
         let Terms { lifetime, results, limit, cancel } = terms;
         let spec = ForkSpec { tag, children: options, lifetime, results, limit, cancel };
         let networks = Networks { pool: &|| self.networks.get(), egress: network.egress, limits: network.limits };
         let mut forked = fork_on(&spec, Some(&networks), &self.dirs)?;
-        let warm = warm_interpreter(self, spec.tag.as_str());
+        let language = warm_language(self, spec.tag.as_str());
         let (mut made, mut ready, mut failures) = (Vec::new(), Vec::new(), Vec::new());
         for (child, labels) in std::mem::take(&mut forked.children).into_iter().zip(labels) {
             match child {
                 Ok(child) => {
                     let (pid, workspace) = (u32::try_from(child.pid).ok(), workspace.clone());
-                    made.push(Sandbox { pid, labels, expires_unix, workspace, warm, ..row_of(&child.child) });
+                    let language = language.map(Into::into);
+                    made.push(Sandbox { pid, labels, expires_unix, workspace, language, ..row_of(&child.child) });
                     ready.push(child);
                 }
                 Err(error) => failures.push(error),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::{Code, EventKind, SandboxStatus};
 use axum::http::StatusCode;
-use engine::{Child, Death, FindError, Hits};
+use engine::{Child, Cores, Death, FindError, Hits};
 use tokio::sync::{Semaphore, watch};
 use types::Dirs;
 
@@ -77,6 +77,8 @@ pub(crate) struct Inner {
     /// One for each branch that may be written now.
     pub(crate) branch_slots: Arc<Semaphore>,
     pub(crate) branch_cap: u32,
+    /// With whom sandboxes share cores of the CPU.
+    pub(crate) cores: Cores,
     /// Becomes true when the daemon is about to end: streams without an end of their own end then.
     pub(crate) stopping: watch::Sender<bool>,
     /// What somebody does something with that nobody may disturb.
@@ -128,6 +130,7 @@ impl App {
             watches: Watches::default(),
             branch_slots: Arc::new(Semaphore::new(usize::try_from(branch_cap).unwrap_or(usize::MAX >> 3))),
             branch_cap,
+            cores: config.cores,
             stopping: watch::Sender::new(false),
             busy: Mutex::default(),
         }))
@@ -270,7 +273,7 @@ pub(crate) fn row_of(child: &Child) -> Sandbox {
         branch_count: 0,
         last_branch: None,
         workspace: None,
-        warm: None,
+        language: None,
         numpy: None,
         limits: limits::told(child.limits()),
         hits: Hits::default(),
@@ -311,7 +314,7 @@ pub(crate) fn note_death(
 
 fn unknown(id: &str) -> ApiError {
     let id: String = id.chars().take(64).collect();
-    ApiError::missing(Code::SandboxNotFound, format!("there is no sandbox `{id}`"))
+    ApiError::missing(Code::SandboxNotFound, format!("there is no sandbox `{id}`; `forkd ls` lists those that run"))
 }
 
 /// It was there, and ended for this reason.

@@ -3,8 +3,8 @@
 use api::Code;
 use axum::http::StatusCode;
 use engine::{
-    AdmissionError, BranchError, FindError, ForkError, KillError, LineageError, PauseError, SnapshotError, StoreError,
-    TemplateError,
+    AdmissionError, BranchError, BuildError, FindError, ForkError, KillError, LineageError, PauseError, SnapshotError,
+    StoreError, TemplateError,
 };
 
 use super::{ApiError, chain};
@@ -102,6 +102,12 @@ impl From<SnapshotError> for ApiError {
             SnapshotError::Store(error) => error.into(),
             error => Self::failed(Code::VmFailed, &error),
         }
+    }
+}
+
+impl From<BuildError> for ApiError {
+    fn from(error: BuildError) -> Self {
+        Self::failed(Code::VmFailed, &error)
     }
 }
 

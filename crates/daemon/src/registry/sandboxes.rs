@@ -14,6 +14,9 @@ const REMEMBERED_SECS: u64 = 24 * 60 * 60;
 /// Where every guest would see itself, as published clients expect it.
 const GUEST_ADDR: &str = "10.42.0.2:8888";
 
+/// What is remembered of a sandbox without a warm interpreter.
+pub(crate) const NO_LANGUAGE: &str = "none";
+
 /// A sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sandbox {
@@ -32,8 +35,8 @@ pub(crate) struct Sandbox {
     pub(crate) last_branch: Option<String>,
     /// Whose it is, if it belongs to a workspace.
     pub(crate) workspace: Option<String>,
-    /// Whether its snapshot has a warm interpreter, if that is known.
-    pub(crate) warm: Option<bool>,
+    /// What the warm interpreter of its snapshot speaks, or [`NO_LANGUAGE`] if there is none; absent when nobody knows.
+    pub(crate) language: Option<String>,
     /// The version of numpy in it, once somebody has asked.
     pub(crate) numpy: Option<String>,
     pub(crate) limits: SandboxLimits,
@@ -180,8 +183,8 @@ impl Change<'_> {
     /// One that lives; false when it is known already.
     pub(crate) fn add_sandbox(&mut self, new: &Sandbox) -> Result<bool, RegistryError> {
         let sql = "INSERT INTO sandboxes
-                   (id, tag, created_unix, pid, memory_limit_mib, labels, expires_unix, status, workspace, warm, limits,
-                   netns)
+                   (id, tag, created_unix, pid, memory_limit_mib, labels, expires_unix, status, workspace, language,
+                   limits, netns)
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING";
         let added = self.tx.prepare_cached(sql)?.execute(params![
             new.id,
@@ -193,7 +196,7 @@ impl Change<'_> {
             new.expires_unix,
             new.status.as_str(),
             new.workspace,
-            new.warm,
+            new.language,
             rows::limits_to_json(&new.limits),
             new.netns,
         ])?;
@@ -319,7 +322,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Sandbox> {
         branch_count: row.get("branch_count")?,
         last_branch: row.get("last_branch")?,
         workspace: row.get("workspace")?,
-        warm: row.get("warm")?,
+        language: row.get("language")?,
         numpy: row.get("numpy")?,
         limits: rows::limits(row)?,
         hits: Hits {

@@ -104,6 +104,11 @@ ALTER TABLE workspaces ADD COLUMN limits TEXT NOT NULL DEFAULT '{}';
     "
 ALTER TABLE sandboxes ADD COLUMN netns TEXT;
 ",
+    "
+ALTER TABLE sandboxes ADD COLUMN language TEXT;
+UPDATE sandboxes SET language = CASE warm WHEN 1 THEN 'python' WHEN 0 THEN 'none' END;
+ALTER TABLE sandboxes DROP COLUMN warm;
+",
 ];
 
 /// Takes the steps that the file has not taken yet, each whole or not at all.

@@ -112,6 +112,10 @@ fn a_page_that_leads_a_browser_here_is_refused() {
     }
     assert_eq!(ask(&world, &format!("evil.example:{port}"), "").code(403), "host_not_allowed");
     assert_eq!(ask(&world, "localhost", "origin: http://evil.example\r\n").code(403), "host_not_allowed");
+    let own = format!("127.0.0.1:{port}");
+    assert_eq!(ask(&world, &own, &format!("origin: http://{own}\r\n")).status, 200);
+    // What a guest serves by `forkd port` is on this host, too.
+    assert_eq!(ask(&world, &own, "origin: http://127.0.0.1:8080\r\n").code(403), "host_not_allowed");
     // Who brings a token is nobody's browser, and the unix socket is no address.
     let closed = World::closed();
     let bearer = format!("authorization: Bearer {TOKEN}\r\n");

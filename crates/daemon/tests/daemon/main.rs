@@ -1,5 +1,6 @@
 //! The daemon as a process, spoken to over its real sockets, with the engine's stand-in for VMs below it: real forks of real
-//! processes, no guest. Files and processes are those of a real agent on this machine.
+//! processes, no guest. Files and processes are those of a real agent on this machine. Load, and being killed at any moment,
+//! are tested with VMs (`tests/e2e`).
 
 #[cfg(test)]
 mod auth;
@@ -18,9 +19,7 @@ mod http;
 #[cfg(test)]
 mod life;
 #[cfg(test)]
-mod load;
-#[cfg(test)]
-mod matrix;
+mod lines;
 #[cfg(test)]
 mod network;
 #[cfg(test)]

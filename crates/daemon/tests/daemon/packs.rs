@@ -16,11 +16,11 @@ use crate::support::{World, wait_until};
 /// How long a server waits between two pieces.
 const PACE: Duration = Duration::from_millis(2);
 /// How long those are: of a pack of nothing, that makes some 20, or some 200.
-pub(crate) const PIECE: usize = 128;
+const PIECE: usize = 128;
 const LITTLE: usize = 12;
 
 /// A server on this host that hands out some bytes, so many at once, or takes them; its address.
-pub(crate) fn server(bytes: Vec<u8>, piece: usize) -> String {
+fn server(bytes: Vec<u8>, piece: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let bytes = Arc::new(bytes);
@@ -61,7 +61,7 @@ fn serve(mut stream: TcpStream, bytes: &[u8], piece: usize) -> std::io::Result<(
 }
 
 /// A pack of the snapshot that every world has.
-pub(crate) fn packed(world: &World) -> Vec<u8> {
+fn packed(world: &World) -> Vec<u8> {
     let answer = world.ask("GET", "/v1/snapshots/base/pack?description=a%20word", None).expect(200);
     assert_eq!(answer.header("content-type"), Some("application/zstd"));
     answer.body

@@ -33,7 +33,8 @@ fn answer(mut stream: TcpStream) {
         stream.write_all(format!("you said {line}").as_bytes()).unwrap();
         return;
     }
-    let rest = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}", head.len());
+    let own = "set-cookie: session=1; path=/\r\nclear-site-data: *\r\nstrict-transport-security: max-age=9\r\n";
+    let rest = format!("HTTP/1.1 200 OK\r\n{own}content-length: {}\r\n\r\n{head}", head.len());
     stream.write_all(rest.as_bytes()).unwrap();
 }
 
@@ -56,9 +57,8 @@ fn a_server_is_asked_without_the_token_and_answers_as_a_stranger() {
     };
     let token = format!("authorization: Bearer {TOKEN}\r\n");
     assert!(ask("/", "").starts_with("HTTP/1.1 401 "), "it is private");
-    let said = ask("/a%20b/c?d=e%2F", &format!("{token}cookie: x=y\r\n")).to_lowercase();
-    for part in ["get /a%20b/c?d=e%2f http/1.1", "cookie: x=y", "content-security-policy: sandbox", "host: localhost:"]
-    {
+    let said = ask("/a%20b/c?d=e%2F", &token).to_lowercase();
+    for part in ["get /a%20b/c?d=e%2f http/1.1", "content-security-policy: sandbox", "host: localhost:"] {
         assert!(said.contains(part), "{part} in {said}");
     }
     assert!(!said.contains("authorization") && !said.contains(TOKEN), "{said}");
@@ -70,6 +70,22 @@ fn a_server_is_asked_without_the_token_and_answers_as_a_stranger() {
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     assert_eq!(world.ask("GET", &format!("/v1/sandboxes/{id}/ports/{free}/"), None).code(502), "nobody_listens");
     assert_eq!(world.ask("GET", "/v1/sandboxes/sb-none/ports/80/", None).code(404), "sandbox_not_found");
+}
+
+#[test]
+fn a_server_has_its_own_cookies_and_speaks_for_nobody_else() {
+    let world = World::open();
+    let id = world.spawn(1).remove(0);
+    let port = server();
+    let path = format!("/v1/sandboxes/{id}/ports/{port}/");
+    let ask =
+        |more: &str| raw(&world, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}\r\n"));
+    let said = ask("");
+    let set = format!("set-cookie: forkd.{id}.{port}.session=1; Path={path}\r\n");
+    assert!(said.contains(&set), "{said}");
+    assert!(!said.contains("clear-site-data") && !said.contains("strict-transport-security"), "{said}");
+    let said = ask(&format!("cookie: theirs=1; forkd.{id}.{port}.session=1; forkd.{id}.1.session=2\r\n"));
+    assert!(said.contains("cookie: session=1\r\n") && !said.contains("theirs"), "{said}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The life of sandboxes over HTTP.
 
+use proto::control::{KILLED_AT, Mark, STATE};
 use serde_json::{Value, json};
 
 use crate::support::{World, wait_until};
@@ -198,12 +199,33 @@ fn each_has_its_own_limits_and_says_which_it_has_hit() {
     let hit = |info: &Value| ["oom_killed", "throttled", "disk_full"].map(|field| info[field].as_bool().unwrap());
     assert_eq!(hit(&world.get(&path)), [false; 3]);
     // As its VMM says it.
-    std::fs::write(world.dirs.run.join("vms").join(id).join("disk-full"), "").unwrap();
+    let state = std::fs::File::options().write(true).open(world.dirs.run.join("vms").join(id).join(STATE)).unwrap();
+    Mark::DiskFull.set(&state, true).unwrap();
     let mut live = world.stream("GET", "/v1/events?since=0", None);
     assert_eq!(hit(&world.get(&path)), [false, false, true]);
     assert!(live.until("event: sandbox.limited").contains("sandbox.limited"));
     let bad = json!({ "snapshot_tag": "base", "limits": { "cpu_weight": 0 } });
     assert_eq!(world.ask("POST", "/v1/sandboxes", Some(bad)).code(400), "invalid_request");
+}
+
+#[test]
+fn one_that_did_what_it_may_not_says_what() {
+    let world = World::open();
+    let id = world.spawn(1).remove(0);
+    let path = format!("/v1/sandboxes/{id}");
+    let pid = i32::try_from(world.get(&path)["pid"].as_i64().unwrap()).unwrap();
+    let mut live = world.stream("GET", "/v1/events?since=0", None);
+    // As its VMM does it.
+    let state = std::fs::File::options().write(true).open(world.dirs.run.join("vms").join(&id).join(STATE)).unwrap();
+    rustix::io::pwrite(&state, b"vcpu 59\n", KILLED_AT).unwrap();
+    drop(state);
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_until("its end", || world.get(&path)["status"] == "gone");
+    let reason = world.get(&path)["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("made system call 59 in a thread of kind `vcpu`"), "{reason}");
+    live.until("event: sandbox.gone");
+    live.until("system call 59");
 }
 
 #[test]

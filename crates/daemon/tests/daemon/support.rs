@@ -79,6 +79,7 @@ impl World {
             network: false,
             egress: None,
             interpreter,
+            ports: Vec::new(),
             pause_us: None,
         };
         staged.commit(described).unwrap();
@@ -132,10 +133,6 @@ impl World {
     pub(crate) fn stop_daemon(&mut self) -> Option<i32> {
         self.signal(rustix::process::Signal::TERM);
         self.daemon.take().unwrap().wait().unwrap().code()
-    }
-
-    pub(crate) fn daemon_pid(&self) -> u32 {
-        self.daemon.as_ref().unwrap().id()
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {

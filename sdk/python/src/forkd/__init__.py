@@ -12,6 +12,7 @@ from .errors import CommandError, ControllerError, EvalError, ForkdError, NoAnsw
 from .models import (
     BranchMode,
     CommandResult,
+    EvalOutput,
     EvalResult,
     Event,
     Exit,
@@ -34,6 +35,7 @@ __all__ = [
     "Controller",
     "ControllerError",
     "EvalError",
+    "EvalOutput",
     "EvalResult",
     "Event",
     "Exit",

@@ -58,6 +58,10 @@ class AsyncController:
     async def list_snapshots(self) -> list[Json]:
         return await self._transport.carry_out(calls.list_snapshots())
 
+    async def build_image(self, **fields: Any) -> Json:
+        """Builds the image of a ``recipe``, or completes a ``rootfs`` with the steps of ``build`` in a VM."""
+        return await self._transport.carry_out(calls.build_image(fields))
+
     async def create_snapshot(self, tag: str, **fields: Any) -> Json:
         """Boots a VM, warms it up and keeps it: ``recipe``, or ``kernel`` and ``rootfs``; ``vcpus``, ``memory_mib``.
 

@@ -89,6 +89,10 @@ def list_snapshots() -> Call[list[Json]]:
     return Call("GET", path_of("snapshots"), same)
 
 
+def build_image(fields: Json) -> Call[Json]:
+    return Call("POST", path_of("images"), same, body=known(**fields), patience=LONG_SECS)
+
+
 def create_snapshot(tag: str, fields: Json) -> Call[Json]:
     return Call("POST", path_of("snapshots"), same, body={"tag": tag, **known(**fields)}, patience=LONG_SECS)
 

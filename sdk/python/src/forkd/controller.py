@@ -98,6 +98,10 @@ class Controller:
     def list_snapshots(self) -> list[Json]:
         return self._transport.carry_out(calls.list_snapshots())
 
+    def build_image(self, **fields: Any) -> Json:
+        """Builds the image of a ``recipe``, or completes a ``rootfs`` with the steps of ``build`` in a VM."""
+        return self._transport.carry_out(calls.build_image(fields))
+
     def create_snapshot(self, tag: str, **fields: Any) -> Json:
         """Boots a VM, warms it up and keeps it: ``recipe``, or ``kernel`` and ``rootfs``; ``vcpus``, ``memory_mib``.
 

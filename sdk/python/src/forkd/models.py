@@ -23,13 +23,36 @@ class CommandResult:
 
 
 @dataclass(frozen=True)
+class EvalOutput:
+    """One thing that code showed, such as a plot or a table, in all forms it has."""
+
+    kind: Literal["result", "display"]
+    data: dict[str, str]
+    """The forms by media type; base64 where a form is not text."""
+
+    @property
+    def png(self) -> bytes | None:
+        """The picture, if it is one."""
+        encoded = self.data.get("image/png")
+        return None if encoded is None else base64.b64decode(encoded)
+
+    @property
+    def html(self) -> str | None:
+        return self.data.get("text/html")
+
+
+@dataclass(frozen=True)
 class EvalResult:
-    """What an evaluation gave: the value's ``repr``, or its JSON where the interpreter answers in JSON."""
+    """What an evaluation gave: the value as its interpreter shows it, and as JSON where that has it.
+
+    ``outputs`` are plots and tables, of interpreters that show them.
+    """
 
     result: str | None
     result_json: str | None
     stdout: str
     stderr: str = ""
+    outputs: list[EvalOutput] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from .commands import Commands
 from .controller import branch_fields
 from .errors import ControllerError, EvalError, ForkdError
 from .files import Files
-from .models import BranchMode, EvalResult
+from .models import BranchMode, EvalOutput, EvalResult
 from .transport import Transport, log
 
 DEFAULT_TAG = "pyagent"
@@ -27,14 +27,13 @@ def eval_result(answer: dict[str, Any]) -> EvalResult:
     stdout, stderr = answer.get("stdout") or "", answer.get("stderr") or ""
     if answer.get("error"):
         raise EvalError(answer["error"], answer.get("traceback"), stdout, stderr)
-    return EvalResult(answer.get("result"), answer.get("result_json"), stdout, stderr)
+    outputs = [EvalOutput(shown["kind"], shown["data"]) for shown in answer.get("outputs") or []]
+    return EvalResult(answer.get("result"), answer.get("result_json"), stdout, stderr, outputs)
 
 
 def value(result: EvalResult) -> Any:
-    """JSON where the interpreter speaks it, else the value's ``repr``."""
-    if result.result is None and result.result_json is not None:
-        return json.loads(result.result_json)
-    return result.result
+    """What JSON says, where the interpreter speaks it, else the value's ``repr``."""
+    return result.result if result.result_json is None else json.loads(result.result_json)
 
 
 class Sandbox:
@@ -113,7 +112,7 @@ class Sandbox:
         return value(self.run_code(code, timeout))
 
     def run_code(self, code: str, timeout: float | None = None) -> EvalResult:
-        """The same, with what it printed."""
+        """The same, with what it printed, and the plots and tables it showed."""
         return eval_result(self._transport.carry_out(calls.evaluate(self.id, code, timeout)))
 
     def ping(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ async def ask_for_everything(controller: Any) -> None:
     asks = [
         *(controller.healthz(), controller.version(), controller.metrics(), controller.openapi(), controller.tree()),
         *(controller.list_snapshots(), controller.create_snapshot("t"), controller.delete_snapshot("t")),
-        *(controller.snapshot_info("t"), controller.compact_snapshot("t", "u")),
+        *(controller.snapshot_info("t"), controller.compact_snapshot("t", "u"), controller.build_image(recipe="r")),
         *(controller.pack_snapshot("t", os.devnull), controller.unpack_snapshot(io.BytesIO(b"x"))),
         *(controller.pull_snapshot("https://x"), controller.push_snapshot("t", "https://x"), controller.store_info()),
         *(controller.garbage(), controller.collect_garbage(), controller.verify_snapshots()),

@@ -92,5 +92,12 @@ def test_errors_have_a_status_and_a_code() -> None:
 def test_an_evaluation_is_its_value_or_its_error() -> None:
     assert value(eval_result({"result": "[0.0]", "stdout": "", "exit_code": 0})) == "[0.0]"
     assert value(eval_result({"result": None, "result_json": '{"a": 1}', "exit_code": 0})) == {"a": 1}
+    assert value(eval_result({"result": "{ a: 1 }", "result_json": '{"a": 1}', "exit_code": 0})) == {"a": 1}
     with pytest.raises(ForkdError, match="Traceback"):
         eval_result({"error": "boom", "traceback": "Traceback ...", "exit_code": 1})
+
+
+def test_what_was_shown_is_there_in_all_forms() -> None:
+    shown = {"kind": "display", "data": {"image/png": "iVBORw0KGgo=", "text/html": "<b>"}}
+    (output,) = eval_result({"result": None, "exit_code": 0, "outputs": [shown]}).outputs
+    assert (output.kind, output.png, output.html) == ("display", b"\x89PNG\r\n\x1a\n", "<b>")

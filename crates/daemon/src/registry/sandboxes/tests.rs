@@ -17,7 +17,7 @@ fn sandbox(number: usize, labels: &[(&str, &str)]) -> Sandbox {
         branch_count: 0,
         last_branch: None,
         workspace: None,
-        warm: None,
+        language: None,
         numpy: None,
         netns: None,
     }
