@@ -79,7 +79,7 @@ fn lines(report: &Report, colour: bool) -> String {
     lines.join("\n")
 }
 
-fn conclusion(place: Option<&Place>) -> &'static str {
+pub(crate) fn conclusion(place: Option<&Place>) -> &'static str {
     match place {
         Some(Place::Local) => "VMs run here, on KVM.",
         Some(Place::Machine { .. }) => "VMs run in the emulated host.",

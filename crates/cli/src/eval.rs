@@ -1,6 +1,9 @@
 //! `forkd eval`: code in a sandbox's warm interpreter.
 
+mod outputs;
+
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::DaemonArgs;
 use crate::output::{self, Raw, reader_left};
+use crate::target::{self, Asked};
 use crate::{sandbox, seconds};
 
 const EXAMPLES: &str = "\
@@ -19,6 +23,8 @@ Examples:
   forkd eval sb-66f0a1b2-9c3d 'numpy.zeros(5).tolist()'
   forkd eval --child 66f0 -- 'x = 41'
   forkd eval 66f0 'x + 1'
+  forkd eval --outputs plots 66f0 'frame.plot()'     # of a Jupyter kernel: plots/1.png
+  forkd eval --target 10.42.0.2:8888 -- 'x'     whoever answers there, as published clients ask
 
 What one call leaves in the interpreter, the next one to the same sandbox finds.
 Exit code: 0 when the code ended by itself, 1 when it raised an exception or was cut short.";
@@ -27,12 +33,18 @@ Exit code: 0 when the code ended by itself, 1 when it raised an exception or was
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct EvalArgs {
-    /// Which sandbox; otherwise the first of the words
-    #[arg(long, value_name = "ID")]
+    /// Which sandbox, by its id or its network namespace; otherwise the first of the words
+    #[arg(long, value_name = "ID|NETNS")]
     child: Option<String>,
+    /// Whoever answers there, in this network or in the namespace --child [default without a sandbox: 10.42.0.2:8888]
+    #[arg(long, value_name = "HOST:PORT")]
+    target: Option<String>,
     /// Interrupts the code after so long
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds::parse)]
     timeout: Duration,
+    /// Writes plots and tables that the code shows to files in this directory
+    #[arg(long, value_name = "DIR")]
+    outputs: Option<PathBuf>,
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -44,34 +56,50 @@ pub(crate) struct EvalArgs {
 }
 
 impl EvalArgs {
-    /// The sandbox and the code.
-    fn meant(&self) -> Result<(&str, &str), String> {
-        match (&self.child, &self.words[..]) {
-            (Some(id), [code]) | (None, [id, code]) => Ok((id, code)),
-            (Some(_), _) => Err("--child names the sandbox; give only the code besides, in quotes".into()),
-            (None, _) => Err("give the sandbox's id and the code; `forkd ls` lists the ids".into()),
+    /// Who is asked, and the code.
+    fn meant(&self) -> Result<(Asked<'_>, &str), &'static str> {
+        let (id, code) = match &self.words[..] {
+            [code] => (None, code),
+            [id, code] => (Some(id.as_str()), code),
+            _ => (None, &self.words[0]),
+        };
+        match (id, &self.child, &self.target) {
+            (Some(_), Some(_), _) => Err("--child names the sandbox; give only the code besides, in quotes"),
+            (Some(_), _, Some(_)) => Err("--target says who is asked; give only the code besides, in quotes"),
+            (id, child, target) => Ok((target::asked(id, child.as_deref(), target.as_deref()), code)),
         }
     }
 }
 
 pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<ExitCode> {
-    let (id, code) = match args.meant() {
+    let (asked, code) = match args.meant() {
         Ok(meant) => meant,
         Err(words) => {
             eprintln!("error: {words}\n\nFor more information, try '--help'.");
             return Ok(ExitCode::from(2));
         }
     };
-    let client = args.daemon.running()?.ok_or_else(|| sandbox::none(id))?;
-    let id = sandbox::find(&client, id)?;
-    let request = EvalRequest { code: code.into(), timeout_secs: Some(args.timeout.as_secs_f64()) };
-    let evaluation: EvalResult = client.post(&path(&["sandboxes", &id, "eval"], &[]), &request)?;
+    let evaluation = match asked {
+        Asked::Sandbox(id) => args.ask(id, code)?,
+        Asked::Address(address) => address.eval(code, args.timeout)?,
+    };
+    let written = args.outputs.as_deref().map(|dir| outputs::write(&evaluation.outputs, dir)).transpose()?;
     if args.json {
         output::line(&as_json(&evaluation).to_string())?;
     } else {
         show(&evaluation)?;
+        tell_outputs(&evaluation, written.as_deref());
     }
     Ok(if evaluation.error.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+impl EvalArgs {
+    fn ask(&self, id: &str, code: &str) -> anyhow::Result<EvalResult> {
+        let client = self.daemon.running()?.ok_or_else(|| sandbox::none(id))?;
+        let id = sandbox::find(&client, id)?;
+        let request = EvalRequest { code: code.into(), timeout_secs: Some(self.timeout.as_secs_f64()) };
+        Ok(client.post(&path(&["sandboxes", &id, "eval"], &[]), &request)?)
+    }
 }
 
 fn show(evaluation: &EvalResult) -> anyhow::Result<()> {
@@ -90,8 +118,8 @@ fn show(evaluation: &EvalResult) -> anyhow::Result<()> {
         if !traceback.is_empty() {
             eprintln!("{traceback}");
         }
-        // A traceback ends with the exception, if that is what it was.
-        if !traceback.ends_with(error.as_str()) {
+        // A traceback names the exception, if that is what it was.
+        if !traceback.contains(error.as_str()) {
             eprintln!("forkd: {error}");
         }
     }
@@ -104,6 +132,17 @@ fn show(evaluation: &EvalResult) -> anyhow::Result<()> {
         Some(Loss::Lost) => eprintln!("forkd: the interpreter is gone; the next eval starts another"),
     }
     Ok(())
+}
+
+/// Says where the outputs are, or that there are some.
+fn tell_outputs(evaluation: &EvalResult, written: Option<&[PathBuf]>) {
+    match written {
+        Some(written) => written.iter().for_each(|file| eprintln!("forkd: written: {}", file.display())),
+        None if evaluation.outputs.iter().any(|output| output.data.keys().any(|mime| mime != outputs::TEXT)) => {
+            eprintln!("forkd: more than text was shown; --outputs DIR writes it to files, --json prints it");
+        }
+        None => {}
+    }
 }
 
 /// What earlier code left is there unless something else is said.
@@ -133,10 +172,13 @@ mod tests {
 
     #[test]
     fn the_sandbox_is_the_flag_or_the_first_word() {
-        assert_eq!(parse(&["--child", "sb-1", "--", "-1 + 2"]).meant(), Ok(("sb-1", "-1 + 2")));
-        assert_eq!(parse(&["sb-1", "--", "x"]).meant(), Ok(("sb-1", "x")));
-        assert_eq!(parse(&["sb-1", "x"]).meant(), Ok(("sb-1", "x")));
-        assert!(parse(&["x"]).meant().unwrap_err().contains("forkd ls"));
+        let one = Asked::Sandbox("sb-1");
+        assert_eq!(parse(&["--child", "sb-1", "--", "-1 + 2"]).meant(), Ok((one, "-1 + 2")));
+        for words in [&["sb-1", "--", "x"][..], &["sb-1", "x"]] {
+            assert_eq!(parse(words).meant(), Ok((Asked::Sandbox("sb-1"), "x")));
+        }
+        assert_eq!(parse(&["--target", "h:1", "--", "x"]).meant(), Ok((target::asked(None, None, Some("h:1")), "x")));
+        assert!(parse(&["--target", "h:1", "sb-1", "x"]).meant().unwrap_err().contains("quotes"));
         assert!(parse(&["--child", "sb-1", "x", "y"]).meant().unwrap_err().contains("quotes"));
     }
 

@@ -8,6 +8,7 @@ use crate::daemon::DaemonArgs;
 use crate::interrupts::Interrupts;
 use crate::run::ProcessArgs;
 use crate::stream::{self, Ended};
+use crate::target::{self, Asked};
 use crate::{joined, sandbox};
 
 const EXAMPLES: &str = "\
@@ -16,6 +17,7 @@ Examples:
   forkd exec 66f0 --user nobody --cwd /tmp -- id
   tar c src | forkd exec 66f0 -- tar x -C /root
   forkd exec 66f0 -t -- bash
+  forkd exec --target 10.42.0.2:8888 -- uname -a        whoever answers there, as published clients ask
   forkd exec 66f0                       the ENTRYPOINT and CMD of the container image it was made of
 
 Exit code: the command's own; 128 and the signal's number if a signal ended it;
@@ -26,11 +28,14 @@ Exit code: the command's own; 128 and the signal's number if a signal ended it;
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct ExecArgs {
     /// Which sandbox
-    #[arg(value_name = "ID", required_unless_present = "child", conflicts_with = "child")]
+    #[arg(value_name = "ID", conflicts_with_all = ["child", "target"])]
     id: Option<String>,
-    /// Which sandbox, by another way to say it
-    #[arg(long, value_name = "ID")]
+    /// Which sandbox, by its id or its network namespace
+    #[arg(long, value_name = "ID|NETNS")]
     child: Option<String>,
+    /// Whoever answers there, in this network or in the namespace --child [default without a sandbox: 10.42.0.2:8888]
+    #[arg(long, value_name = "HOST:PORT")]
+    target: Option<String>,
     /// The command and its arguments; for a snapshot of a container image, its own unless given
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -41,8 +46,11 @@ pub(crate) struct ExecArgs {
 }
 
 pub(crate) fn exec(args: &ExecArgs) -> anyhow::Result<ExitCode> {
+    let id = match target::asked(args.id.as_deref(), args.child.as_deref(), args.target.as_deref()) {
+        Asked::Sandbox(id) => id,
+        Asked::Address(address) => return address.exec(&args.command, &args.process),
+    };
     let request = args.process.asked(&args.command, stream::stdio(args.process.tty)?);
-    let id = args.id.as_ref().or(args.child.as_ref()).map_or("", String::as_str);
     let client = args.daemon.running()?.ok_or_else(|| sandbox::none(id))?;
     let id = sandbox::find(&client, id)?;
     let interrupts = Interrupts::catch()?;
@@ -81,7 +89,10 @@ mod tests {
         let flagged = parse(&["--child", "sb-2", "--", "id"]).unwrap();
         assert_eq!((flagged.id, flagged.child.as_deref()), (None, Some("sb-2")));
         assert_eq!(parse(&["sb-1"]).unwrap().command, [""; 0], "what the image says");
-        for bad in [&["--", "id"][..], &["sb-1", "--child", "sb-2", "--", "id"]] {
+        let addressed =
+            parse(&["--child", "forkd-child-2", "--target", "10.42.0.2:8888", "--timeout-secs", "5", "--", "id"]);
+        assert_eq!(addressed.unwrap().process.timeout, Some(std::time::Duration::from_secs(5)));
+        for bad in [&["sb-1", "--target", "h:1", "--", "id"][..], &["sb-1", "--child", "sb-2", "--", "id"]] {
             assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }
     }

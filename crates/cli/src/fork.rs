@@ -10,6 +10,7 @@ use anyhow::Context;
 use api::{ForkSnapshot, Forked, SandboxInfo};
 use clap::Args;
 use client::{Client, path};
+use engine::Door;
 use session::{Metadata, Variables};
 use types::Tag;
 
@@ -19,6 +20,7 @@ use crate::egress::EgressArgs;
 use crate::interrupts::Interrupts;
 use crate::limits::LimitArgs;
 use crate::run::parse_variable;
+use crate::target::{self, Answering};
 use crate::{output, progress, seconds, stream};
 use report::Report;
 
@@ -31,7 +33,9 @@ Examples:
 
 A sandbox is ready when its agent has answered and made it somebody of its own: random numbers, clock, names.
 A sandbox that needs more memory than --memory-limit-mib is ended; the others do not notice.
-Without --settle-secs they stay until `forkd kill`, whatever happens to the forkd that made them.";
+Without --settle-secs they stay until `forkd kill`, whatever happens to the forkd that made them.
+With it, and -n 1, the sandbox answers at 10.42.0.2:8888 for so long, in the network that forkd runs in: that is how the
+published Python class `Sandbox` reaches it. It needs root; --target says another address, or none.";
 
 /// Forks sandboxes from a snapshot, each a VM of its own
 #[derive(Debug, Args)]
@@ -47,6 +51,9 @@ pub(crate) struct ForkArgs {
     /// Keeps them for so long, counts those that live, and ends them
     #[arg(long, value_name = "SECONDS", value_parser = seconds::parse_or_none)]
     settle_secs: Option<Duration>,
+    /// Where the sandbox of `-n 1 --settle-secs` answers who speaks the line protocol of published clients; or none
+    #[arg(long, value_name = "ADDRESS:PORT", env = target::VARIABLE, default_value = target::USUAL)]
+    target: Answering,
     /// Sets an environment variable in all of them; repeatable
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_variable)]
     env: Vec<(String, String)>,
@@ -85,6 +92,8 @@ pub(crate) struct ForkArgs {
 pub(crate) fn fork(args: &ForkArgs) -> anyhow::Result<ExitCode> {
     args.refuse_what_is_not_offered()?;
     let asked = args.asked()?;
+    // Before anything that takes time: those who wait for it would look for it elsewhere.
+    let door = args.door()?;
     let client = args.daemon.client()?;
     let interrupts = Interrupts::catch()?;
     let stage = progress::reporter(false).stage(&format!("Forking {} sandboxes", args.count), None);
@@ -100,7 +109,12 @@ pub(crate) fn fork(args: &ForkArgs) -> anyhow::Result<ExitCode> {
     report.tell_failures();
     let code = if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     match (args.settle_secs, forked) {
-        (Some(settle), Made::Attached(attached)) => args.settle(settle, attached, &client, &interrupts, code),
+        (Some(settle), Made::Attached(attached)) => {
+            if let (Some(door), Ok(id)) = (door, attached.only()) {
+                target::lead(door, &client, id).context("cannot start a thread")?;
+            }
+            args.settle(settle, attached, &client, &interrupts, code)
+        }
         _ => {
             if !args.json {
                 eprintln!("forkd: they stay; `forkd ls` lists them, `forkd kill --tag {}` ends them", args.tag);
@@ -135,6 +149,12 @@ impl ForkArgs {
         }
         let (client, path) = (client.clone(), path(&["snapshots", self.tag.as_str(), "fork"], &[]));
         Ok(interrupts.unless(move || client.post(&path, &asked))?.transpose()?.map(Made::Staying))
+    }
+
+    /// Where the only sandbox is to answer. One on a network of its own answers there.
+    fn door(&self) -> anyhow::Result<Option<Door>> {
+        let wanted = self.count == 1 && self.settle_secs.is_some() && !self.per_child_netns;
+        if wanted { self.target.open() } else { Ok(None) }
     }
 
     /// What would change what a sandbox is must not be passed over in silence.

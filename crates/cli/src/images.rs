@@ -97,6 +97,7 @@ fn as_json(row: &SnapshotInfo) -> Value {
         json["memory_bytes"] = json!(row.memory_bytes);
         json["occupied_bytes"] = json!(row.occupied_bytes);
         json["interpreter"] = json!(row.interpreter);
+        json["ports"] = json!(row.ports);
     }
     json
 }

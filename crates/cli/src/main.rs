@@ -37,6 +37,8 @@ mod port;
 mod progress;
 mod pull;
 mod push;
+mod quickstart;
+mod recipe;
 mod remote;
 mod rmi;
 mod run;
@@ -51,6 +53,7 @@ mod snapshot_info;
 mod spawn;
 mod stream;
 mod table;
+mod target;
 mod terminal;
 mod timings;
 mod tree;
@@ -77,9 +80,11 @@ itself with QEMU; everything works the same there, only slower. `forkd doctor` t
 const EXAMPLES: &str = "\
 Examples:
   forkd doctor                          what this machine can do
+  forkd quickstart                      from nothing to ten forks that calculate
   forkd run -- uname -a                 boot a VM, run a command in it, throw the VM away
   forkd snapshot --recipe python-numpy --tag pyagent      boot and warm up a VM once
   forkd from-image python:3.12-slim --tag py              or one of a container image, without docker
+  forkd recipe init mine                a recipe of your own
   forkd fork --tag pyagent -n 10        ten of them at once
   forkd ls                              which run
   forkd eval ID 'numpy.zeros(5)'        in its warm Python
@@ -95,6 +100,7 @@ Environment:
   FORKD_PLACE    where VMs run: local, machine, or auto (default)
   FORKD_URL      the daemon that commands ask; otherwise this computer's own, which is started when it is needed
   FORKD_TOKEN    the token that the one at FORKD_URL wants
+  FORKD_TARGET   where `forkd fork -n 1 --settle-secs` lets its sandbox answer (default: 10.42.0.2:8888)
   FORKD_HUB_URL  where `forkd pull OWNER/NAME` looks names up
   RUST_LOG       more to read on standard error, such as debug";
 
@@ -108,11 +114,13 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Doctor(doctor::DoctorArgs),
+    Quickstart(quickstart::QuickstartArgs),
     Run(Box<run::RunArgs>),
     Snapshot(Box<snapshot::SnapshotArgs>),
     SnapshotDiff(snapshot_diff::SnapshotDiffArgs),
     FromImage(Box<from_image::FromImageArgs>),
     Parent(from_image::ParentArgs),
+    Recipe(recipe::RecipeArgs),
     Fork(fork::ForkArgs),
     Ls(ls::LsArgs),
     Exec(exec::ExecArgs),
@@ -171,11 +179,13 @@ fn main() -> ExitCode {
 fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::Doctor(args) => doctor::doctor(&args),
+        Verb::Quickstart(args) => quickstart::quickstart(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Snapshot(args) => snapshot::snapshot(&args),
         Verb::SnapshotDiff(args) => snapshot_diff::snapshot_diff(&args),
         Verb::FromImage(args) => from_image::from_image(&args),
         Verb::Parent(args) => from_image::parent(&args),
+        Verb::Recipe(args) => recipe::recipe(&args),
         Verb::Fork(args) => fork::fork(&args),
         Verb::Ls(args) => ls::ls(&args),
         Verb::Exec(args) => exec::exec(&args),

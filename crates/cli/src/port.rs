@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::Context;
+use api::{SandboxInfo, SnapshotInfo};
 use clap::Args;
 use client::{Client, Dialled, path};
 
@@ -32,11 +33,11 @@ pub(crate) struct PortArgs {
     /// Which sandbox
     #[arg(value_name = "ID")]
     id: String,
-    /// On which port its server listens
+    /// On which port its server listens [default: those that its snapshot's recipe names]
     #[arg(value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    port: u16,
+    port: Option<u16>,
     /// Where to listen here [default: the same port of 127.0.0.1]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "port")]
     listen: Option<SocketAddr>,
     #[command(flatten)]
     daemon: DaemonArgs,
@@ -44,12 +45,40 @@ pub(crate) struct PortArgs {
 
 pub(crate) fn port(args: &PortArgs) -> anyhow::Result<ExitCode> {
     let client = args.daemon.client()?;
-    let path = path(&["sandboxes", &args.id, "ports", &args.port.to_string()], &[]);
-    let info: api::SandboxInfo = client.get(&client::path(&["sandboxes", &args.id], &[]))?;
-    let at = args.listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, args.port).into());
-    let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at}; see --listen"))?;
-    output::line(&format!("http://{} is port {} of {}", listener.local_addr()?, args.port, info.id))?;
+    let info: SandboxInfo = client.get(&path(&["sandboxes", &args.id], &[]))?;
+    let ports = args.port.map_or_else(|| known(&client, &info), |port| Ok(vec![port]))?;
+    let mut listeners = Vec::new();
+    for port in ports {
+        let at = args.listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, port).into());
+        let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at}; see --listen"))?;
+        output::line(&format!("http://{} is port {port} of {}", listener.local_addr()?, info.id))?;
+        listeners.push((listener, path(&["sandboxes", &args.id, "ports", &port.to_string()], &[])));
+    }
     let open = Arc::new(AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let serving = listeners.iter().map(|(listener, path)| scope.spawn(|| serve(listener, &client, path, &open)));
+        let serving: Vec<_> = serving.collect();
+        serving.into_iter().try_for_each(|one| one.join().expect("it does not panic"))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The ports that something listens on in what the sandbox is made of.
+fn known(client: &Client, sandbox: &SandboxInfo) -> anyhow::Result<Vec<u16>> {
+    let snapshots: Vec<SnapshotInfo> = client.get(&path(&["snapshots"], &[]))?;
+    let of_it = snapshots.into_iter().find(|one| one.tag == sandbox.snapshot_tag);
+    let ports = of_it.map(|snapshot| snapshot.ports).unwrap_or_default();
+    anyhow::ensure!(!ports.is_empty(), "the snapshot of {} names no ports; say which one is meant", sandbox.id);
+    Ok(ports)
+}
+
+/// Leads everybody who comes by that path of the daemon's, until we end.
+pub(crate) fn serve(
+    listener: &TcpListener,
+    client: &Client,
+    path: &str,
+    open: &Arc<AtomicUsize>,
+) -> anyhow::Result<()> {
     for stream in listener.incoming() {
         let stream = stream.context("cannot listen any more")?;
         if open.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
@@ -57,7 +86,7 @@ pub(crate) fn port(args: &PortArgs) -> anyhow::Result<ExitCode> {
             eprintln!("forkd: {MAX_CONNECTIONS} connections are open; one more is turned away");
             continue;
         }
-        let (client, path, open) = (client.clone(), path.clone(), Arc::clone(&open));
+        let (client, path, open) = (client.clone(), path.to_owned(), Arc::clone(open));
         thread::Builder::new().name("port".into()).spawn(move || {
             if let Err(error) = lead(&client, &path, &stream) {
                 eprintln!("forkd: {error:#}");
@@ -65,7 +94,7 @@ pub(crate) fn port(args: &PortArgs) -> anyhow::Result<ExitCode> {
             open.fetch_sub(1, Ordering::Relaxed);
         })?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Carries bytes both ways until both sides have ended.

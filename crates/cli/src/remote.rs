@@ -1,5 +1,7 @@
 //! The emulated host as a place to run forkd in: the same program, the same verbs, one level down.
 
+mod fetch;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

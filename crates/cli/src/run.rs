@@ -71,6 +71,7 @@ impl Run<'_> {
         self.timings.lap("machine_us");
         let inside = remote.push_parts(&parts, &*self.progress)?;
         self.timings.lap("push_us");
+        let inside = parts.complete_inside(inside, &self.dirs, &*self.progress)?;
         let timings_file = self.args.timings.as_ref().map(|_| remote::scratch_file("timings"));
         let request = remote.request(self.args.inside(&inside, timings_file.as_deref()), self.stdio);
         let interrupts = Interrupts::catch()?;

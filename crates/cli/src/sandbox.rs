@@ -1,17 +1,23 @@
 //! The sandbox that is meant.
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use api::SandboxInfo;
 use client::{Client, path};
+use engine::plan;
 
 /// More than are worth naming.
 const CANDIDATES: usize = 5;
 
-/// The one with this id, or the only one whose id begins so or goes on so after `sb-`. One that nobody knows is named as it
+/// The one with this id or network namespace, or the only one whose id begins so or goes on so after `sb-`. One that nobody knows is named as it
 /// is: the daemon has the last word.
 pub(crate) fn find(client: &Client, id: &str) -> anyhow::Result<String> {
     if id.is_empty() {
         return Err(none(id));
+    }
+    if id.starts_with(plan::NAMESPACE) {
+        let all: Vec<SandboxInfo> = client.get(&path(&["sandboxes"], &[]))?;
+        let found = all.into_iter().find(|one| one.netns.as_deref() == Some(id));
+        return found.map(|one| one.id).with_context(|| format!("no sandbox has the network namespace `{id}`"));
     }
     // One that lives comes before all that are gone.
     for status in [None, Some("gone")] {

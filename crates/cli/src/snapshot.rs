@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use api::{CreateSnapshot, EgressPolicy, SnapshotInfo, WarmUp};
+use api::{CreateSnapshot, EgressPolicy, SnapshotInfo};
 use clap::Args;
 use client::path;
 use engine::Egress;
@@ -14,7 +14,7 @@ use types::{Dirs, GuestMemorySize, Tag};
 use crate::branch::BranchArgs;
 use crate::daemon::DaemonArgs;
 use crate::interrupts::Interrupts;
-use crate::parts::{DEFAULT_RECIPE, Parts};
+use crate::parts::{Built, DEFAULT_RECIPE, Parts};
 use crate::run::GuestArgs;
 use crate::table::bytes;
 use crate::{output, progress, seconds, stream};
@@ -40,9 +40,9 @@ pub(crate) struct SnapshotArgs {
     branch: BranchArgs,
     #[command(flatten)]
     how: HowArgs,
-    /// What is done before it is taken, when no recipe says it.
+    /// What was built for it already.
     #[arg(skip)]
-    warm: Option<WarmUp>,
+    built: Option<Built>,
     #[command(flatten)]
     guest: GuestArgs,
     #[command(flatten)]
@@ -59,9 +59,9 @@ pub(crate) struct HowArgs {
     /// something else is said. See `forkd net --help`
     #[arg(long, value_name = "none|all|LIST")]
     egress: Option<Egress>,
-    /// How long warming up may take
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds::parse)]
-    boot_wait_secs: Duration,
+    /// How long warming up may take [default: what the recipe says, or 60]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds::parse)]
+    boot_wait_secs: Option<Duration>,
     /// Shows no progress and no notices
     #[arg(long, short)]
     pub(crate) quiet: bool,
@@ -72,34 +72,51 @@ pub(crate) fn snapshot(args: &SnapshotArgs) -> anyhow::Result<ExitCode> {
         anyhow::ensure!(args.how.egress.is_none(), "a snapshot of a sandbox has the network that the sandbox has");
         return args.branch.run(id, args.tag.as_ref(), &args.daemon);
     }
-    let tag = args.tag.as_ref().context("--tag is missing")?;
-    let client = args.daemon.client_for(args.how.quiet)?;
-    let asked = if args.daemon.is_own() { args.of_parts(tag)? } else { args.of_recipe(tag)? };
     let interrupts = Interrupts::catch()?;
-    let quiet = args.how.quiet;
-    let made = interrupts.unless(move || {
-        let progress = progress::reporter(quiet);
-        client.work::<SnapshotInfo>(&path(&["snapshots"], &[]), &asked, progress::watch(&*progress))
-    })?;
-    let Some(made) = made else {
+    let Some(made) = args.make(&interrupts)? else {
         let signal = interrupts.fatal().unwrap_or_default();
         eprintln!("forkd: interrupted by signal {signal}; nothing is left of the snapshot");
         return Ok(stream::killed_by(signal));
     };
-    output::line(&summary(&made?))?;
+    output::line(&summary(&made))?;
     Ok(ExitCode::SUCCESS)
 }
 
+impl HowArgs {
+    /// As usual; without a word if that is wanted.
+    pub(crate) const fn quiet(quiet: bool) -> Self {
+        Self { force: false, egress: None, boot_wait_secs: None, quiet }
+    }
+}
+
 impl SnapshotArgs {
-    /// Of a disk that has no recipe.
-    pub(crate) fn of_image(tag: Tag, how: HowArgs, guest: GuestArgs, warm: WarmUp) -> Self {
+    /// Of what is found or built when it is made, by this computer's own daemon.
+    pub(crate) fn of_guest(tag: Tag, how: HowArgs, guest: GuestArgs) -> Self {
         let (branch, daemon) = (BranchArgs::default(), DaemonArgs::default());
-        Self { tag: Some(tag), branch, how, warm: Some(warm), guest, daemon }
+        Self { tag: Some(tag), branch, how, built: None, guest, daemon }
     }
 
-    /// Boots, warms up and keeps it.
+    /// Of what was built already, by this computer's own daemon.
+    pub(crate) fn of_built(tag: Tag, how: HowArgs, guest: GuestArgs, built: Built) -> Self {
+        Self { built: Some(built), ..Self::of_guest(tag, how, guest) }
+    }
+
+    /// Boots, warms up and keeps it, and says so.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         snapshot(self)
+    }
+
+    /// Boots, warms up and keeps it. `None` when a signal came first.
+    pub(crate) fn make(&self, interrupts: &Interrupts) -> anyhow::Result<Option<SnapshotInfo>> {
+        let tag = self.tag.as_ref().context("--tag is missing")?;
+        let client = self.daemon.client_for(self.how.quiet)?;
+        let asked = if self.daemon.is_own() { self.of_parts(tag)? } else { self.of_recipe(tag)? };
+        let quiet = self.how.quiet;
+        let made = interrupts.unless(move || {
+            let progress = progress::reporter(quiet);
+            client.work::<SnapshotInfo>(&path(&["snapshots"], &[]), &asked, progress::watch(&*progress))
+        })?;
+        Ok(made.transpose()?)
     }
 
     /// What does not depend on where the daemon is.
@@ -114,8 +131,7 @@ impl SnapshotArgs {
             vcpus: self.guest.vcpus.map(|vcpus| vcpus.get().into()),
             memory_mib: self.guest.memory.map(GuestMemorySize::mib),
             boot_timeout_secs: Some(self.guest.boot_timeout.as_secs_f64()),
-            warm_timeout_secs: Some(self.how.boot_wait_secs.as_secs_f64()),
-            warm: self.warm.clone(),
+            warm_timeout_secs: self.how.boot_wait_secs.map(|limit| limit.as_secs_f64()),
             replace: self.how.force,
             egress: self.how.egress.as_ref().map(|egress| EgressPolicy::Text(egress.to_string())),
             ..CreateSnapshot::default()
@@ -138,7 +154,11 @@ impl SnapshotArgs {
     /// For this computer's own: everything is built here, by whoever may, at native speed, and brought to where it runs.
     fn of_parts(&self, tag: &Tag) -> anyhow::Result<CreateSnapshot> {
         let (dirs, progress) = (Dirs::from_env()?, progress::reporter(self.how.quiet));
-        Parts::find(&self.guest, &dirs, &*progress)?.fill(self.asked(tag), &dirs, &*progress)
+        let parts = match &self.built {
+            Some(built) => Parts::of(built.clone(), &self.guest, &dirs, &*progress),
+            None => Parts::find(&self.guest, &dirs, &*progress),
+        };
+        parts?.fill(self.asked(tag), &dirs, &*progress)
     }
 }
 

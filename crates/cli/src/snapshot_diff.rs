@@ -102,6 +102,8 @@ impl SnapshotDiffArgs {
             tag: Some(self.tag.to_string()),
             mode: Some(BranchMode::Diff),
             wait: true,
+            // So that the one below is not removed by mistake.
+            parent_tag: Some(self.from.to_string()),
             ..BranchSandbox::default()
         };
         let stage = progress::reporter(false).stage("Writing the snapshot", None);

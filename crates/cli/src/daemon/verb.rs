@@ -47,9 +47,21 @@ pub(crate) fn daemon(args: &DaemonVerbArgs) -> anyhow::Result<ExitCode> {
             let pid = own.process()?.as_raw_nonzero().get();
             output::line(&if *json { as_json(pid, &told).to_string() } else { described(pid, &told) })?;
         }
-        (DaemonVerb::Stop, running) => running.map_or(Ok(()), |_| own.stop())?,
+        (DaemonVerb::Stop, None) => output::line("it did not run")?,
+        (DaemonVerb::Stop, Some(told)) => {
+            let pid = own.process()?.as_raw_nonzero().get();
+            own.stop()?;
+            output::line(&ended(pid, &told))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was ended. Who had started it wants to know that it was not one that comes back when it is needed.
+fn ended(pid: i32, told: &Told) -> String {
+    let was_started = told.as_ref().is_some_and(|info| info.idle_secs.is_none());
+    let whose = if was_started { ", a `forkd serve` that somebody had started" } else { "" };
+    format!("ended (process {pid}{whose}); sandboxes live on")
 }
 
 /// One line for a person.

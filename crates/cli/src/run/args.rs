@@ -122,7 +122,7 @@ pub(crate) struct ProcessArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<String>,
     /// Kills it after so long
-    #[arg(long, value_name = "SECONDS", value_parser = seconds::parse)]
+    #[arg(long, alias = "timeout-secs", value_name = "SECONDS", value_parser = seconds::parse)]
     pub(crate) timeout: Option<Duration>,
     /// Gives it a terminal; needs one on standard input and output
     #[arg(long, short)]

@@ -9,7 +9,7 @@ use session::{Exec, SessionError};
 
 use super::Run;
 use crate::interrupts::{Command, Interrupts};
-use crate::parts::Parts;
+use crate::parts::{Completed, Parts};
 use crate::stream::{self, Ended};
 
 /// A VM whose connections broke says why within this time, or never.
@@ -18,7 +18,10 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 impl Run<'_> {
     pub(super) fn local(&mut self) -> anyhow::Result<ExitCode> {
         self.timings.set("place", "local");
-        let parts = Parts::find(&self.args.guest, &self.dirs, &*self.progress)?;
+        let mut parts = Parts::find(&self.args.guest, &self.dirs, &*self.progress)?;
+        if let Completed::Here(image) = parts.completed(&self.dirs, &*self.progress)? {
+            parts.image = image;
+        }
         self.timings.lap("parts_us");
         let interrupts = Interrupts::catch()?;
         let mut vm = match self.boot(parts, &interrupts) {

@@ -48,6 +48,7 @@ impl InsideDaemon {
         let mut words = vec!["serve".to_owned(), format!("--bind=127.0.0.1:{PORT}")];
         words.push(format!("--branch-concurrency={}", args.branch_concurrency));
         words.push(format!("--drain-secs={}", args.drain_secs));
+        words.extend(args.core_scheduling.then(|| "--core-scheduling".to_owned()));
         words.extend(args.idle_secs.map(|secs| format!("--idle-secs={secs}")));
         if let Some(token) = token {
             bring_token(&machine, token)?;
