@@ -10,7 +10,7 @@ BUILD := cargo build --workspace --bins --examples
 # Where the Python SDK is tested.
 VENV := $(or $(CARGO_TARGET_DIR),target)/venv
 
-.PHONY: help build demo test unit sdk vms vmtest lint fuzz bench install clean setup
+.PHONY: help build demo test unit sdk vms vmtest long recipes lint fuzz bench install clean setup
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -22,10 +22,10 @@ setup: ## Install the Debian packages that are missing
 build: setup ## Build forkd, forkd-vmm, forkd-agent and what measures them
 	@cargo build --release $(PACKAGES)
 
-demo: build ## Warm up a microVM with Python and numpy, fork it N=10 times, let each calculate, print the times
+demo: build ## `forkd quickstart`: warm up a microVM with Python and numpy, fork it N=10 times, let each calculate
 	@N=$(N) $(BIN)/bench demo
 
-test: setup ## All tests, the VM tests in real VMs
+test: setup ## Unit tests, tests of the SDK, and VM tests in real VMs
 	@$(BUILD)
 	@$(MAKE) --no-print-directory --jobs unit sdk vms
 
@@ -34,8 +34,8 @@ unit: setup
 	@said=$$(nice -n 10 cargo test --quiet --workspace --all-targets 2>&1); code=$$?; printf '%s\n' "$$said"; exit $$code
 
 sdk: $(VENV)/ready ## Check and test the Python SDK, as far as that needs no VM
-	@$(VENV)/bin/ruff check --quiet --config sdk/python/pyproject.toml sdk/python tests/clients
-	@$(VENV)/bin/ruff format --quiet --check --config sdk/python/pyproject.toml sdk/python tests/clients
+	@$(VENV)/bin/ruff check --quiet --config sdk/python/pyproject.toml sdk/python tests/clients tests/recipes recipes
+	@$(VENV)/bin/ruff format --quiet --check --config sdk/python/pyproject.toml sdk/python tests/clients tests/recipes recipes
 	@cd sdk/python && $(abspath $(VENV))/bin/mypy src tests examples && $(abspath $(VENV))/bin/pytest
 
 $(VENV)/ready: sdk/python/pyproject.toml | setup
@@ -50,21 +50,32 @@ vmtest: setup
 	@$(BUILD) --quiet
 	@$(BUILT)/debug/e2e
 
+long: setup ## Tests that take long: published clients, made-up requests, images and recipes, a thousand sandboxes, crashes
+	@$(BUILD) --quiet
+	@$(BUILT)/debug/e2e long
+
+recipes: setup ## Build every recipe, fork it, prove its warmth and run its example
+	@$(BUILD) --quiet
+	@$(BUILT)/debug/e2e recipes
+
 lint: ## Format, clippy, dependency direction, shape of the sources
 	@cargo fmt --all --check
 	@cargo clippy --quiet --workspace --all-targets -- -D warnings
 	@cargo xtask deps
 	@cargo xtask shape
 
-bench: build ## A spawn and a branch beside their floors, a chain, prefaults, the daemon, a Linux branched and fanned out, a cold boot: each as JSON
+bench: build ## A spawn and a branch beside their floors, a chain, prefaults, networks, neighbours, the daemon, a Linux branched and fanned out, the recipes, a cold boot: each as JSON
 	@$(BIN)/bench spawn
 	@$(BIN)/bench branch
 	@$(BIN)/bench chain
 	@$(BIN)/bench prefault
 	@cargo build --quiet --release --package daemon --example scripted-vmm-of-daemon
 	@$(BIN)/bench api
+	@$(BIN)/bench net
+	@$(BIN)/bench neighbours
 	@$(BIN)/bench branch --linux
 	@$(BIN)/bench fanout
+	@$(BIN)/bench recipes
 	@$(BIN)/bench boot
 
 fuzz: ## Fuzz every target for a minute (needs nightly and cargo-fuzz)

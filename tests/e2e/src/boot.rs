@@ -29,7 +29,7 @@ fn the_agent_says_who_it_is(host: &Host) -> Result<()> {
     ensure!(vm.sh("cat /proc/1/comm")? == "init");
     ensure!(vm.sh("stat -f -c %T /")? == "ext2/ext3");
     // Every device is there: two disks would be vda and vdb, entropy comes from the host.
-    ensure!(vm.sh("ls /sys/bus/virtio/devices | wc -l")? == "4");
+    ensure!(vm.sh("ls /sys/bus/virtio/devices | wc -l")? == "5");
     ensure!(vm.sh("cat /sys/class/misc/hw_random/rng_current")? == "virtio_rng.0");
     Ok(())
 }

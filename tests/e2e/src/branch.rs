@@ -24,6 +24,8 @@ use types::{Dirs, Tag};
 
 use crate::fork::Children;
 
+pub(crate) use hub::Hub;
+
 /// Branches a child under a name of the test's.
 pub(crate) fn take(child: &Child, tag: &Tag, dirs: &Dirs) -> Result<Branch> {
     Ok(branch(BranchSpec { child: child.clone(), tag: tag.clone(), extent: Extent::Diff }, dirs)?)
@@ -35,18 +37,18 @@ pub(crate) fn one(tag: &Tag, dirs: &Dirs) -> Result<Children> {
 }
 
 /// Snapshots that go with the test, the latest first.
-struct Taken<'a> {
+pub(crate) struct Taken<'a> {
     dirs: &'a Dirs,
     tags: Vec<Tag>,
 }
 
 impl<'a> Taken<'a> {
-    const fn new(dirs: &'a Dirs) -> Self {
+    pub(crate) const fn new(dirs: &'a Dirs) -> Self {
         Self { dirs, tags: Vec::new() }
     }
 
     /// Puts a branch into the store.
-    fn keep(&mut self, branch: Branch) -> Result<engine::Kept> {
+    pub(crate) fn keep(&mut self, branch: Branch) -> Result<engine::Kept> {
         let tag = branch.tag().clone();
         let kept = branch.keep(None)?;
         self.tags.push(tag);

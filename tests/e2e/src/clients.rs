@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bench::stand_in::{self, Home};
+use bench::home::{self, Home, Vms};
 use image::guest_kernel;
 use machine::{Machine, Push};
 use types::Dirs;
@@ -23,7 +23,7 @@ pub(crate) const TESTS: &[Test] =
     &[("clients::published_and_own", published_and_own), ("clients::the_api_is_what_it_says", the_api_is_what_it_says)];
 
 const TAG: &str = "e2e-clients";
-const TOKEN: &str = "a token of the tests of clients";
+pub(crate) const TOKEN: &str = "a token of the tests of clients";
 /// How long a daemon may take to answer, machine and all.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// How often a daemon is started.
@@ -32,15 +32,15 @@ const TRIES: usize = 4;
 const BOOT_INSIDE: &str = "/var/lib/forkd/e2e-boot";
 
 /// `forkd serve`, which ends with this value.
-struct Served {
+pub(crate) struct Served {
     process: Child,
-    url: String,
+    pub(crate) url: String,
     dir: tempfile::TempDir,
 }
 
 impl Served {
     /// Commands of other tests may have a daemon start by itself at any moment; then another try is needed.
-    fn start(host: &Host) -> Result<Self> {
+    pub(crate) fn start(host: &Host) -> Result<Self> {
         (1..TRIES).find_map(|_| Self::try_start(host).ok()).map_or_else(|| Self::try_start(host), Ok)
     }
 
@@ -95,6 +95,7 @@ fn published_and_own(host: &Host) -> Result<()> {
     ];
     let of_vms = ["test_controller.py", "test_mcp.py", "test_schema_of_a_sandbox.py"];
     let tested = pytest(&published, &of_vms.map(|name| tests.join(name)), &variables)
+        .and_then(|()| in_a_network_of_its_own(host, &published, &tests.join("test_sandbox.py")))
         .and_then(|()| pytest(&own, &[sdk.join("tests/vms")], &variables));
     drop(served);
     let removed = host.forkd().args(["rmi", TAG]).output()?;
@@ -103,16 +104,31 @@ fn published_and_own(host: &Host) -> Result<()> {
     Ok(())
 }
 
+/// Clients that look for their sandbox in the network that they are in; here in one that has nothing else. They have no
+/// other way to the daemon than its socket, and find `forkd` by its name.
+fn in_a_network_of_its_own(host: &Host, venv: &Path, test: &Path) -> Result<()> {
+    let url = format!("unix:{}", std::path::absolute(host.dirs.run.join("forkd.sock"))?.display());
+    let programs = host.forkd.parent().context("forkd is in a directory")?.to_path_buf();
+    let all = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(programs).chain(std::env::split_paths(&all)))?;
+    let mut command = Command::new("unshare");
+    command.arg("--net").arg(venv.join("bin/pytest")).env("PATH", path);
+    ran(&mut command, &[test.into()], &[("FORKD_URL", &*url), ("FORKD_TOKEN", TOKEN), ("CLIENTS_TAG", TAG)])
+}
+
 /// The daemon's own words about itself. It is asked thousands of things, so there are no VMs.
 fn the_api_is_what_it_says(host: &Host) -> Result<()> {
-    let home = Home::new(&std::env::temp_dir())?;
-    let variables = [("FORKD_URL", &*home.url), ("FORKD_TOKEN", ""), ("CLIENTS_TAG", stand_in::TAG)];
+    let home = Home::new(&std::env::temp_dir(), Vms::StandIns)?;
+    let variables = [("FORKD_URL", &*home.url), ("FORKD_TOKEN", ""), ("CLIENTS_TAG", home::TAG)];
     pytest(&venvs(&host.dirs)?.published, &[directory("../clients").join("test_schema.py")], &variables)
 }
 
 /// Runs tests in Python, which say what went wrong.
-fn pytest(venv: &Path, tests: &[PathBuf], variables: &[(&str, &str)]) -> Result<()> {
-    let mut command = Command::new(venv.join("bin/pytest"));
+pub(crate) fn pytest(venv: &Path, tests: &[PathBuf], variables: &[(&str, &str)]) -> Result<()> {
+    ran(&mut Command::new(venv.join("bin/pytest")), tests, variables)
+}
+
+fn ran(command: &mut Command, tests: &[PathBuf], variables: &[(&str, &str)]) -> Result<()> {
     command.args(["-q", "-p", "no:cacheprovider"]).args(tests).stdin(Stdio::null()).envs(variables.iter().copied());
     let output = command.output().context("pytest")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -124,7 +140,7 @@ pub(crate) struct Venvs {
     /// With what others publish.
     published: PathBuf,
     /// With our SDK.
-    own: PathBuf,
+    pub(crate) own: PathBuf,
 }
 
 /// Makes them unless they are there.
@@ -139,7 +155,7 @@ pub(crate) fn venvs(dirs: &Dirs) -> Result<Venvs> {
 }
 
 /// A path in this repository.
-fn directory(from_here: &str) -> PathBuf {
+pub(crate) fn directory(from_here: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(from_here)
 }
 

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use bench::stand_in::{Home, TAG};
+use bench::home::{Home, TAG, Vms};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("command_line::sandboxes_are_forked_and_used", sandboxes_are_forked_and_used),
     ("command_line::streams_and_signals_cross", streams_and_signals_cross),
     ("command_line::what_is_attached_goes_with_forkd", what_is_attached_goes_with_forkd),
+    ("command_line::a_sandbox_answers_at_its_address", a_sandbox_answers_at_its_address),
     ("command_line::a_daemon_starts_by_itself", a_daemon_starts_by_itself),
     ("command_line::an_older_daemon_is_replaced", an_older_daemon_is_replaced),
     ("command_line::shells_and_man_know_it", shells_and_man_know_it),
@@ -35,7 +36,7 @@ fn said(command: &mut Command) -> Result<String> {
 }
 
 fn it_asks_the_daemon(host: &Host) -> Result<()> {
-    let home = Home::new(&std::env::temp_dir())?;
+    let home = Home::new(&std::env::temp_dir(), Vms::StandIns)?;
     let forkd = |words: &[&str]| said(host.forkd().args(words).env("FORKD_URL", &home.url));
     let made: Value = serde_json::from_str(&forkd(&["spawn", "--tag", TAG, "-n", "2", "--label", "a=b", "--json"])?)?;
     let id = made[0]["id"].as_str().context("an id")?;
@@ -68,7 +69,7 @@ fn ids(report: &Value) -> Vec<String> {
 }
 
 fn sandboxes_are_forked_and_used(host: &Host) -> Result<()> {
-    let home = Home::new(&std::env::temp_dir())?;
+    let home = Home::new(&std::env::temp_dir(), Vms::StandIns)?;
     let command = |words: &[&str]| {
         let mut command = host.forkd();
         command.args(words).env("FORKD_URL", &home.url);
@@ -103,7 +104,7 @@ fn sandboxes_are_forked_and_used(host: &Host) -> Result<()> {
 }
 
 fn streams_and_signals_cross(host: &Host) -> Result<()> {
-    let home = Home::new(&std::env::temp_dir())?;
+    let home = Home::new(&std::env::temp_dir(), Vms::StandIns)?;
     let made = home.post("/v1/sandboxes", &serde_json::json!({ "snapshot_tag": TAG }))?;
     let id = made[0]["id"].as_str().context("an id")?;
     let exec = |words: &[&str]| {
@@ -145,7 +146,7 @@ fn streams_and_signals_cross(host: &Host) -> Result<()> {
 }
 
 fn what_is_attached_goes_with_forkd(host: &Host) -> Result<()> {
-    let home = Home::new(&std::env::temp_dir())?;
+    let home = Home::new(&std::env::temp_dir(), Vms::StandIns)?;
     let mut command = host.forkd();
     command.args(["fork", "--tag", TAG, "-n", "2", "--settle-secs", "3600"]).env("FORKD_URL", &home.url);
     for signal in [Signal::TERM, Signal::KILL] {
@@ -158,6 +159,37 @@ fn what_is_attached_goes_with_forkd(host: &Host) -> Result<()> {
         wait_until("their end", Duration::from_secs(60), || engine::list(&home.dirs).is_ok_and(|it| it.is_empty()))?;
     }
     Ok(())
+}
+
+/// In a network of the test's own, where nothing else is.
+fn a_sandbox_answers_at_its_address(host: &Host) -> Result<()> {
+    const SCRIPT: &str = r#"
+        hold() { exec "$FORKD" fork --tag nothing -n 1 --settle-secs 3600 "$@"; }
+        trap 'kill $pid $other 2> /dev/null || true' EXIT
+        hold > /dev/null & pid=$!
+        for _ in $(seq 100); do "$FORKD" ping --target 10.42.0.2:8888 2> /dev/null && break; sleep 0.1; done
+        "$FORKD" exec -- echo by the usual address
+        "$FORKD" exec --target 10.42.0.2:8888 -- sh -c 'exit 7' || echo "code $?"
+        "$FORKD" exec --target 10.42.0.2:8888 --timeout-secs 0.2 -- sh -c 'sleep 60' 2> /dev/null || echo "code $?"
+        "$FORKD" eval --target 10.42.0.2:8888 -- 'what a stand-in says again'
+        hold 2>&1 | grep -o 'leads to another VM'
+        hold --target 127.0.0.1:7777 > /dev/null & other=$!
+        for _ in $(seq 100); do FORKD_TARGET=127.0.0.1:7777 "$FORKD" exec -- echo by another && break; sleep 0.1; done 2> /dev/null
+        "$FORKD" fork --tag nothing -n 1 --settle-secs 0 --target none | tail -n 1
+        kill -TERM $other; wait $other || echo "code $?"
+        kill -KILL $pid; wait $pid || echo "code $?"
+        "$FORKD" ping 2> /dev/null || echo nobody"#;
+    let home = Home::new(&std::env::temp_dir(), Vms::StandIns)?;
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-ec", SCRIPT]).env("FORKD", &host.forkd).env_remove("FORKD_TARGET");
+    command.env("FORKD_URL", format!("unix:{}", home.dirs.run.join("forkd.sock").display()));
+    let text = said(&mut command)?;
+    let (pong, rest) = text.split_once('\n').context("more than a line")?;
+    ensure!(pong.contains(r#""pong":true"#), "{pong}");
+    let expected = "by the usual address\ncode 7\ncode 124\nwhat a stand-in says again\nleads to another VM\nby another\n\
+                    ✓ 1 / 1 children alive\ncode 143\ncode 137\nnobody";
+    ensure!(rest == expected, "{rest}");
+    wait_until("their end", Duration::from_secs(60), || engine::list(&home.dirs).is_ok_and(|it| it.is_empty()))
 }
 
 /// A stand-in's files are this host's, so they are below a directory of the test's own.

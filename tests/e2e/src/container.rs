@@ -1,5 +1,7 @@
 //! A container image in a VM: its files are what its layers say, and its commands run as it says.
 
+mod kinds;
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,25 +15,94 @@ use sha2::{Digest as _, Sha256};
 use types::progress::Silent;
 
 use crate::Test;
-use crate::host::{Host, Sh};
+use crate::host::{Host, Sh, argv};
+use crate::tar::Tar;
 
-pub(crate) const TESTS: &[Test] = &[("container::an_image_is_in_the_vm_as_it_was", an_image_is_in_the_vm_as_it_was)];
+pub(crate) const TESTS: &[Test] = &[
+    ("container::an_image_is_in_the_vm_as_it_was", an_image_is_in_the_vm_as_it_was),
+    ("container::a_directory_is_in_the_vm_as_it_was", a_directory_is_in_the_vm_as_it_was),
+    ("container::an_archive_is_in_the_vm_as_it_was", an_archive_is_in_the_vm_as_it_was),
+];
 
-const BYTES: u64 = 32 << 20;
+const BYTES: u64 = 64 << 20;
+/// Below it is a file of every kind.
+const KINDS: &str = "kinds";
+/// What says so in the guest.
+const LISTER: &str = "bin/list-tree";
 
-/// The tiny image's files in a layer, and odd ones in another over it.
+/// The tiny image's files, a file of every kind, and what tells them.
+struct Tree {
+    work: tempfile::TempDir,
+    root: PathBuf,
+    /// What there is, as it was made.
+    listed: String,
+}
+
+impl Tree {
+    fn make(host: &Host, nodes: kinds::Nodes) -> Result<Self> {
+        fs::create_dir_all(&host.dirs.cache)?;
+        let work = tempfile::tempdir_in(&host.dirs.cache)?;
+        let root = work.path().join("tree");
+        fs::create_dir_all(&root)?;
+        let dump = format!("rdump / {}", root.display());
+        run(Command::new("/sbin/debugfs").arg("-R").arg(dump).arg(&host.artifacts.tiny))?;
+        fs::copy(&host.list_tree, root.join(LISTER))?;
+        kinds::make(&root.join(KINDS), nodes)?;
+        let listed = String::from_utf8(run(Command::new(&host.list_tree).arg(root.join(KINDS)))?)?;
+        Ok(Self { work, root, listed })
+    }
+
+    /// All of it, by GNU tar.
+    fn pack(&self, archive: &Path) -> Result<()> {
+        let mut tar = Command::new("tar");
+        tar.args(["--format=posix", "--numeric-owner", "--sparse", "--xattrs", "--xattrs-include=*", "-C"]);
+        run(tar.arg(&self.root).arg("-cf").arg(archive).arg(".")).map(drop)
+    }
+
+    fn boot(&self, source: &str, host: &Host) -> Result<Vm> {
+        let disk = self.work.path().join("disk");
+        let container = oci::Image::open(&source.parse()?, &Platform::default())?;
+        container.write(&File::create(&disk)?, DiskSize::Bytes(BYTES), Limits::default(), &Silent)?;
+        host.boot(BootSpec { image: disk, ..host.spec() })
+    }
+}
+
+/// The guest has the files that were made, to the last attribute.
+fn compare(vm: &Vm, expected: &str) -> Result<()> {
+    let output = vm.output(&argv(&[&format!("/{LISTER}"), &format!("/{KINDS}")]), &[])?;
+    ensure!(output.status.shell_code() == 0, "{}", String::from_utf8_lossy(&output.stderr));
+    let found = String::from_utf8(output.stdout)?;
+    ensure!(expected.lines().count() > 15, "there is little in it: {expected}");
+    for (expected, found) in expected.lines().zip(found.lines()) {
+        ensure!(expected == found, "made: {expected}\nfound: {found}");
+    }
+    ensure!(expected == found, "there are more or fewer of them:\n{found}");
+    Ok(())
+}
+
+fn a_directory_is_in_the_vm_as_it_was(host: &Host) -> Result<()> {
+    let tree = Tree::make(host, kinds::Nodes::All)?;
+    compare(&tree.boot(&format!("dir:{}", tree.root.display()), host)?, &tree.listed)
+}
+
+fn an_archive_is_in_the_vm_as_it_was(host: &Host) -> Result<()> {
+    let tree = Tree::make(host, kinds::Nodes::Archived)?;
+    let archive = tree.work.path().join("tree.tar");
+    tree.pack(&archive)?;
+    compare(&tree.boot(&format!("tar:{}", archive.display()), host)?, &tree.listed)
+}
+
+/// The tree in a layer, and odd files in another over it.
 fn an_image_is_in_the_vm_as_it_was(host: &Host) -> Result<()> {
-    fs::create_dir_all(&host.dirs.cache)?;
-    let work = tempfile::tempdir_in(&host.dirs.cache)?;
-    let (tree, disk) = (work.path().join("tree"), work.path().join("disk"));
-    fs::create_dir_all(&tree)?;
-    run(Command::new("/sbin/debugfs").arg("-R").arg(format!("rdump / {}", tree.display())).arg(&host.artifacts.tiny))?;
-    fs::create_dir(tree.join("odd"))?;
-    fs::write(tree.join("odd/hidden"), "by a layer below")?;
-    let archive = save(&tree, work.path())?;
-    let container = oci::Image::open(&format!("docker-archive:{}", archive.display()).parse()?, &Platform::default())?;
-    container.write(&File::create(&disk)?, DiskSize::Bytes(BYTES), Limits::default(), &Silent)?;
-    let vm = host.boot(BootSpec { image: disk, ..host.spec() })?;
+    let tree = Tree::make(host, kinds::Nodes::Archived)?;
+    fs::create_dir(tree.root.join("odd"))?;
+    fs::write(tree.root.join("odd/hidden"), "by a layer below")?;
+    let archive = save(&tree)?;
+    let vm = tree.boot(&format!("docker-archive:{}", archive.display()), host)?;
+    // In a layer that name takes something away, so it is none of a file.
+    let whiteout = |line: &&str| !line.starts_with("\".wh.");
+    let expected = tree.listed.lines().filter(whiteout).fold(String::new(), |all, line| all + line + "\n");
+    compare(&vm, &expected)?;
     ensure!(vm.sh("echo $IMAGE_SAYS; pwd")? == "tiny\n/root", "neither ENV nor WORKDIR");
     let own = vm.output(&ExecRequest::default(), &[])?;
     ensure!(own.stdout == b"from the image\n", "neither ENTRYPOINT nor CMD: {own:?}");
@@ -60,15 +131,10 @@ fn stat(vm: &Vm, path: &str) -> Result<FileInfo> {
 }
 
 /// The tree as `docker save` would hand it over, with a layer of odd files over it.
-fn save(tree: &Path, work: &Path) -> Result<PathBuf> {
-    let dir = work.join("save");
+fn save(tree: &Tree) -> Result<PathBuf> {
+    let dir = tree.work.path().join("save");
     fs::create_dir(&dir)?;
-    run(Command::new("tar")
-        .args(["--owner=0", "--group=0", "-C"])
-        .arg(tree)
-        .arg("-cf")
-        .arg(dir.join("0.tar"))
-        .arg("."))?;
+    tree.pack(&dir.join("0.tar"))?;
     fs::write(dir.join("1.tar"), odd())?;
     let digest = |name: &str| -> Result<String> {
         let hex: String = Sha256::digest(fs::read(dir.join(name))?).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -88,57 +154,31 @@ fn save(tree: &Path, work: &Path) -> Result<PathBuf> {
     fs::write(dir.join("config.json"), config.to_string())?;
     let manifest = json!([{ "Config": "config.json", "RepoTags": ["tiny:latest"], "Layers": ["0.tar", "1.tar"] }]);
     fs::write(dir.join("manifest.json"), manifest.to_string())?;
-    let archive = work.join("save.tar");
+    let archive = tree.work.path().join("save.tar");
     run(Command::new("tar").arg("-C").arg(&dir).arg("-cf").arg(&archive).arg("."))?;
     Ok(archive)
 }
 
-/// Files of every kind, written byte by byte: no file system here has to be able to have them.
+/// Files that no file system here has to be able to have.
 fn odd() -> Vec<u8> {
-    let mut tar = Vec::new();
-    let mut add = |kind: u8, path: &str, link: &str, data: &[u8]| {
-        let mut block = [0; 512];
-        let mut put = |at: usize, text: &str| block[at..at + text.len()].copy_from_slice(text.as_bytes());
-        put(0, path);
-        for (at, text) in
-            [(100, "0004751"), (108, "0210560"), (116, "0000003"), (136, "00000000000"), (257, "ustar\x0000")]
-        {
-            put(at, text);
-        }
-        put(124, &format!("{:011o}", data.len()));
-        put(157, link);
-        put(329, "0000001");
-        put(337, "0000003");
-        block[156] = kind;
-        block[148..156].fill(b' ');
-        let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
-        block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-        tar.extend(block);
-        tar.extend(data);
-        tar.resize(tar.len().next_multiple_of(512), 0);
-    };
-    add(b'5', "odd/", "", b"");
-    add(b'x', "pax", "", b"23 mtime=1500000000.25\n");
-    add(b'0', "odd/file", "", b"text");
-    add(b'1', "odd/again", "odd/file", b"");
-    add(b'K', "long", "", "x/".repeat(100).as_bytes());
-    add(b'2', "odd/link", "", b"");
-    add(b'3', "odd/null", "", b"");
-    add(b'6', "odd/fifo", "", b"");
-    add(b'0', "odd/new\nline", "", b"");
-    add(b'0', "odd/.wh.hidden", "", b"");
-    let map = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n30 GNU.sparse.name=odd/sparse\n37 GNU.sparse.realsize=1099511627776\n";
-    add(b'x', "pax", "", map);
-    let mut sparse = b"1\n0\n5\n".to_vec();
-    sparse.resize(512, 0);
-    sparse.extend(b"begin");
-    add(b'0', "odd/x", "", &sparse);
-    tar.resize(tar.len() + 1024, 0);
-    tar
+    Tar::default()
+        .add(b'5', "odd/", "", b"")
+        .pax(&[("mtime", "1500000000.25".into())])
+        .file("odd/file", "text")
+        .add(b'1', "odd/again", "odd/file", b"")
+        .add(b'K', "long", "", "x/".repeat(100).as_bytes())
+        .add(b'2', "odd/link", "", b"")
+        .add(b'3', "odd/null", "", b"")
+        .add(b'6', "odd/fifo", "", b"")
+        .file("odd/new\nline", "")
+        .file("odd/.wh.hidden", "")
+        .sparse("odd/sparse", 1 << 40, b"begin")
+        .end()
 }
 
-fn run(command: &mut Command) -> Result<()> {
+/// What a command that must succeed prints.
+fn run(command: &mut Command) -> Result<Vec<u8>> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
+    Ok(output.stdout)
 }

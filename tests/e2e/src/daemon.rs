@@ -1,17 +1,12 @@
 //! The daemon over real VMs: used over HTTP, killed in between, started again.
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::Test;
 use crate::fork::Parent;
 use crate::host::Host;
+use crate::serving::{Daemon, PATIENCE};
 use crate::world::wait_until;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -19,102 +14,28 @@ pub(crate) const TESTS: &[Test] = &[
     ("daemon::files_and_processes_stand_still_and_go_on", files_and_processes_stand_still_and_go_on),
 ];
 
-/// How long a request may take: an emulated host takes its time.
-const PATIENCE: Duration = Duration::from_secs(120);
 const BRANCH: &str = "e2e-daemon-branch";
 
-/// A daemon; killed when dropped, with all that it was asked for.
-struct Daemon {
-    host: Host,
-    socket: PathBuf,
-    /// Below this is what only this test's daemons have.
-    own: tempfile::TempDir,
-    process: Option<Child>,
-}
-
-impl Daemon {
-    fn start(host: &Host) -> Result<Self> {
-        let own = tempfile::tempdir()?;
-        let socket = own.path().join("forkd.sock");
-        let mut daemon = Self { host: host.clone(), socket, own, process: None };
-        daemon.start_again()?;
-        Ok(daemon)
-    }
-
-    fn start_again(&mut self) -> Result<()> {
-        self.host.end_daemon()?;
-        let mut command = self.host.forkd();
-        command.args(["serve", "--bind", "127.0.0.1:0", "--socket"]).arg(&self.socket);
-        command.arg("--state").arg(self.own.path().join("registry.db"));
-        command.arg("--audit-log").arg(self.own.path().join("audit.log"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.process = Some(command.spawn()?);
-        wait_until("a daemon that listens", PATIENCE, || UnixStream::connect(&self.socket).is_ok())
-    }
-
-    /// Ends it without a word.
-    fn kill(&mut self) -> Result<()> {
-        let mut process = self.process.take().context("a daemon")?;
-        process.kill()?;
-        process.wait()?;
-        Ok(())
-    }
-
-    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
-        let body = body.map(ToString::to_string).unwrap_or_default();
-        let mut stream = UnixStream::connect(&self.socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n");
-        stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("an answer")?;
-        let status = head.split(' ').nth(1).context("a status")?.parse()?;
-        let value = if body.is_empty() { Value::Null } else { serde_json::from_str(body)? };
-        Ok((status, value))
-    }
-
-    /// The answer, which must have this status.
-    fn expect(&self, status: u16, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
-        let (found, value) = self.ask(method, path, body).with_context(|| format!("{method} {path}"))?;
-        ensure!(found == status, "{method} {path}: {found}: {value}");
-        Ok(value)
-    }
-
-    fn spawn(&self, tag: &str, count: u32) -> Result<Vec<String>> {
-        let made = self.expect(201, "POST", "/v1/sandboxes", Some(&json!({ "snapshot_tag": tag, "n": count })))?;
-        let ids = made.as_array().context("sandboxes")?.iter();
-        ids.map(|one| Ok(one["id"].as_str().context("an id")?.to_owned())).collect()
-    }
-
-    /// What a script writes in a sandbox.
-    fn sh(&self, id: &str, script: &str) -> Result<String> {
-        let body = json!({ "args": ["sh", "-c", script], "timeout_secs": 60 });
-        let ran = self.expect(200, "POST", &format!("/v1/sandboxes/{id}/exec"), Some(&body))?;
-        ensure!(ran["exit_code"] == 0, "`{script}`: {ran}");
-        Ok(ran["stdout"].as_str().context("output")?.trim_end().to_owned())
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        if self.process.is_some() {
-            // What it knows is ended; what it does not know is somebody else's.
-            for path in ["/v1/workspaces/e2e-w".to_owned(), format!("/v1/snapshots/{BRANCH}?force=true")] {
-                drop(self.ask("DELETE", &path, None));
-            }
-            drop(self.kill());
-        }
-    }
+fn sh(daemon: &Daemon, id: &str, script: &str) -> Result<String> {
+    daemon.exec(id, &["sh", "-c", script])
 }
 
 fn it_serves_and_is_killed_and_goes_on(host: &Host) -> Result<()> {
-    let tag = host.parent(Parent::Warm)?.to_string();
     let mut daemon = Daemon::start(host)?;
+    let done = it_goes_on(host, &mut daemon);
+    // Whatever became of it, a next try finds nothing of it.
+    for path in ["/v1/workspaces/e2e-w".to_owned(), format!("/v1/snapshots/{BRANCH}?force=true")] {
+        drop(daemon.ask("DELETE", &path, None));
+    }
+    done?;
+    daemon.kill()
+}
+
+fn it_goes_on(host: &Host, daemon: &mut Daemon) -> Result<()> {
+    let tag = host.parent(Parent::Warm)?.to_string();
     let ids = daemon.spawn(&tag, 2)?;
     let path = format!("/v1/sandboxes/{}", ids[0]);
-    ensure!(daemon.sh(&ids[0], "echo $((6 * 7)); hostname")? == format!("42\n{}", ids[0]));
+    ensure!(sh(daemon, &ids[0], "echo $((6 * 7)); hostname")? == format!("42\n{}", ids[0]));
     ensure!(daemon.expect(200, "POST", &format!("{path}/ping"), None)?["pong"] == true);
     daemon.expect(
         200,
@@ -122,17 +43,17 @@ fn it_serves_and_is_killed_and_goes_on(host: &Host) -> Result<()> {
         &format!("{path}/eval"),
         Some(&json!({ "code": "kept = int(numpy.arange(4).sum())" })),
     )?;
-    daemon.sh(&ids[0], "echo disk > /root/mark; echo memory > /run/mark")?;
+    sh(daemon, &ids[0], "echo disk > /root/mark; echo memory > /run/mark")?;
     // A branch has all of it, and its source goes on.
     let taken = daemon.expect(201, "POST", &format!("{path}/branch"), Some(&json!({ "tag": BRANCH })))?;
     ensure!(taken["status"] == "ready" && taken["pause_ms"].as_f64().is_some_and(|pause| pause > 0.0), "{taken}");
     let copies = daemon.spawn(BRANCH, 1)?;
-    ensure!(daemon.sh(&copies[0], "cat /root/mark /run/mark")? == "disk\nmemory");
+    ensure!(sh(daemon, &copies[0], "cat /root/mark /run/mark")? == "disk\nmemory");
     // A workspace outlives its sandbox and the daemon, memory and disk.
     let workspace = json!({ "name": "e2e-w", "snapshot_tag": BRANCH, "env": { "MINE": "yes" } });
     let made = daemon.expect(201, "POST", "/v1/workspaces", Some(&workspace))?;
     let live = made["live_sandbox_id"].as_str().context("a sandbox")?;
-    daemon.sh(live, "echo later >> /root/mark; echo later >> /run/mark; sync")?;
+    sh(daemon, live, "echo later >> /root/mark; echo later >> /run/mark; sync")?;
     daemon.expect(200, "POST", "/v1/workspaces/e2e-w/suspend", Some(&json!({})))?;
     ensure!(engine::open(live, &host.dirs).is_err(), "its sandbox still lives");
     daemon.kill()?;
@@ -141,7 +62,7 @@ fn it_serves_and_is_killed_and_goes_on(host: &Host) -> Result<()> {
     daemon.expect(409, "DELETE", &format!("/v1/snapshots/{BRANCH}?cascade=true"), None)?;
     let resumed = daemon.expect(200, "POST", "/v1/workspaces/e2e-w/resume", None)?;
     let live = resumed["live_sandbox_id"].as_str().context("a sandbox")?;
-    ensure!(daemon.sh(live, "cat /root/mark /run/mark; echo $MINE")? == "disk\nlater\nmemory\nlater\nyes");
+    ensure!(sh(daemon, live, "cat /root/mark /run/mark; echo $MINE")? == "disk\nlater\nmemory\nlater\nyes");
     // What ran when it was killed still runs, and is still what it was.
     let evaluated = daemon.expect(200, "POST", &format!("{path}/eval"), Some(&json!({ "code": "kept" })))?;
     ensure!(evaluated["result"] == "6", "{evaluated}");
@@ -152,7 +73,7 @@ fn it_serves_and_is_killed_and_goes_on(host: &Host) -> Result<()> {
     }
     daemon.expect(204, "DELETE", &format!("/v1/snapshots/{BRANCH}"), None)?;
     ensure!(daemon.ask("GET", &path, None)?.0 == 404);
-    daemon.kill()
+    Ok(())
 }
 
 fn files_and_processes_stand_still_and_go_on(host: &Host) -> Result<()> {
@@ -172,7 +93,7 @@ fn files_and_processes_stand_still_and_go_on(host: &Host) -> Result<()> {
         daemon.expect(200, "PUT", &format!("{path}/files?path=/root/a/b&parents=true&mode=0600"), Some(&text))?;
     ensure!(written["kind"] == "file" && written["mode"] == "0600", "{written}");
     ensure!(daemon.expect(200, "GET", &format!("{path}/files/stat?path=/root/a/b"), None)? == written);
-    ensure!(daemon.sh(&id, "cat /root/a/b")? == text.to_string());
+    ensure!(sh(&daemon, &id, "cat /root/a/b")? == text.to_string());
     let gone = daemon.expect(404, "GET", &format!("{path}/files?path=/root/none"), None)?;
     ensure!(gone["code"] == "file_not_found", "{gone}");
     // A process that reads, writes and waits, without anybody.
@@ -191,7 +112,7 @@ fn files_and_processes_stand_still_and_go_on(host: &Host) -> Result<()> {
     wait_until("the process's end", PATIENCE, || {
         daemon.expect(200, "GET", &process, None).is_ok_and(|process| process["exit_code"] == 7)
     })?;
-    ensure!(daemon.sh(&id, "cat /run/heard")? == "\"on\"");
+    ensure!(sh(&daemon, &id, "cat /run/heard")? == "\"on\"");
     daemon.expect(204, "DELETE", &process, None)?;
     daemon.expect(204, "DELETE", &path, None)?;
     daemon.kill()

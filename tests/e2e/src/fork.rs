@@ -13,12 +13,16 @@ mod parents;
 pub(crate) mod busy;
 pub(crate) mod damage;
 pub(crate) mod deaths;
+pub(crate) mod giving;
 pub(crate) mod identity;
+pub(crate) mod jail;
 pub(crate) mod leaks;
 pub(crate) mod limits;
+pub(crate) mod shared;
 pub(crate) mod state;
 pub(crate) mod stored;
 
-pub(crate) use children::{Children, Memory, Py};
+pub(crate) use children::{Children, Py, Run};
+pub(crate) use limits::groups;
 pub(crate) use own::{Own, lives};
-pub(crate) use parents::{Parent, Parents};
+pub(crate) use parents::{Parent, Parents, WORD};

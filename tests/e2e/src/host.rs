@@ -2,7 +2,7 @@
 
 #![expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,11 +13,12 @@ use engine::{BootSpec, Program, Removal, Store, Tap, Vm, boot, remove_snapshot};
 use image::{Initramfs, Purpose, Recipe, build_image, build_machine_root, guest_kernel};
 use proto::guest::ExecRequest;
 use session::Output;
+use tempfile::TempDir;
 use types::progress::Silent;
 use types::{Dirs, GuestMemorySize, Tag, VcpuCount};
 
 use crate::fork::{Parent, Parents};
-use crate::{clients, tiny};
+use crate::tiny;
 
 /// Set inside the emulated host, where nothing can be built: what came in, by name.
 pub(crate) const INSIDE: &str = "FORKD_E2E_INSIDE";
@@ -63,9 +64,20 @@ pub(crate) struct Host {
     pub(crate) forkd: PathBuf,
     /// What runs in a guest that is branched.
     pub(crate) torture_guest: PathBuf,
+    /// Says what files there are, here or in a guest.
+    pub(crate) list_tree: PathBuf,
     place: Place,
-    shared: Arc<Mutex<Option<Arc<Vm>>>>,
-    parents: Arc<Parents>,
+    made: Arc<Made>,
+}
+
+/// What tests have made of a host, for each other.
+#[derive(Debug, Default)]
+struct Made {
+    shared: Mutex<Option<Arc<Vm>>>,
+    native: Mutex<Option<guest::Files>>,
+    parents: Parents,
+    /// Where everything is, if that is not where everybody's is.
+    home: Option<TempDir>,
 }
 
 impl Host {
@@ -73,8 +85,8 @@ impl Host {
     pub(crate) fn inside() -> Result<Option<Self>> {
         let Some(paths) = std::env::var_os(INSIDE) else { return Ok(None) };
         let paths: Vec<PathBuf> = std::env::split_paths(&paths).collect();
-        let [forkd, torture_guest, kernel, initramfs, debian, python, tiny] = &paths[..] else {
-            bail!("{INSIDE} names not seven files")
+        let [forkd, torture_guest, list_tree, kernel, initramfs, debian, python, tiny] = &paths[..] else {
+            bail!("{INSIDE} names not eight files")
         };
         let artifacts = Artifacts {
             kernel: kernel.clone(),
@@ -87,8 +99,8 @@ impl Host {
         let place = place(&dirs)?;
         ensure!(matches!(place, Place::Local), "the emulated host has no usable KVM: {place:?}");
         remove_leftovers(&dirs)?;
-        let (forkd, torture_guest) = (forkd.clone(), torture_guest.clone());
-        Ok(Some(Self { dirs, artifacts, forkd, torture_guest, place, shared: Arc::default(), parents: Arc::default() }))
+        let (forkd, torture_guest, list_tree) = (forkd.clone(), torture_guest.clone(), list_tree.clone());
+        Ok(Some(Self { dirs, artifacts, forkd, torture_guest, list_tree, place, made: Arc::default() }))
     }
 
     /// The host everything starts from.
@@ -97,8 +109,9 @@ impl Host {
         let forkd = Program::Forkd.find()?;
         let artifacts = Artifacts::build(&dirs)?;
         let place = place(&dirs)?;
-        let torture_guest = std::env::current_exe()?.with_file_name("torture-guest");
-        Ok(Self { dirs, artifacts, forkd, torture_guest, place, shared: Arc::default(), parents: Arc::default() })
+        let beside = |name: &str| Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name(name));
+        let (torture_guest, list_tree) = (beside("torture-guest")?, beside("list-tree")?);
+        Ok(Self { dirs, artifacts, forkd, torture_guest, list_tree, place, made: Arc::default() })
     }
 
     /// Builds all that takes long, so that somebody else can use the time.
@@ -111,9 +124,7 @@ impl Host {
                     build_machine_root(&dirs, &Silent).map(drop).context("the emulated host's image")
                 }
             });
-            let venvs = scope.spawn(|| clients::venvs(&dirs).map(drop));
             Artifacts::build(&dirs)?;
-            venvs.join().expect("it does not panic")?;
             machine.join().expect("it does not panic")
         })
     }
@@ -134,6 +145,30 @@ impl Host {
     /// VMs run right here.
     pub(crate) const fn has_kvm(&self) -> bool {
         matches!(self.place, Place::Local)
+    }
+
+    /// The same host with a home of its own, for VMs with the native guest: they run also on a KVM that Linux cannot boot
+    /// on. Where they run nowhere but in the emulated host there is none, and somebody is told why.
+    pub(crate) fn native(&self) -> Result<Option<Self>> {
+        if !self.has_kvm()
+            && let Err(why) = guest::try_here()?
+        {
+            eprintln!("e2e: the native guest runs in the emulated host, because here {why}");
+            return Ok(None);
+        }
+        Ok(Some(Self { place: Place::Local, ..self.with_own_home()? }))
+    }
+
+    /// The same host with a home of its own; what runs in it must be ended by who made it.
+    pub(crate) fn with_own_home(&self) -> Result<Self> {
+        let home = tempfile::tempdir()?;
+        let dirs = Dirs::under(home.path());
+        Ok(Self { dirs, made: Arc::new(Made { home: Some(home), ..Made::default() }), ..self.clone() })
+    }
+
+    /// That home, if it has one.
+    pub(crate) fn home(&self) -> Option<&Path> {
+        self.made.home.as_ref().map(TempDir::path)
     }
 
     /// A plain small VM; change what the test is about.
@@ -158,7 +193,7 @@ impl Host {
 
     /// The VM all gentle tests share: two vCPUs, Python with numpy, a network.
     pub(crate) fn vm(&self) -> Result<Arc<Vm>> {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.made.shared.lock().unwrap_or_else(PoisonError::into_inner);
         // One that has died is another test's failure, not this one's.
         if let Some(vm) = shared.as_ref().filter(|vm| vm.connect().is_ok()) {
             return Ok(Arc::clone(vm));
@@ -172,15 +207,27 @@ impl Host {
         Ok(Arc::clone(shared.insert(Arc::new(self.boot(spec)?))))
     }
 
+    /// What the native guest boots from, written once: whoever forks a snapshot needs its disk as it was.
+    pub(crate) fn native_files(&self) -> Result<guest::Files> {
+        let mut native = self.made.native.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(files) = &*native {
+            return Ok(files.clone());
+        }
+        Ok(native.insert(guest::Files::write(&self.dirs.cache.join("e2e"))?).clone())
+    }
+
     /// The snapshot of a parent that all tests share.
     pub(crate) fn parent(&self, parent: Parent) -> Result<Tag> {
-        self.parents.get(parent, self)
+        self.made.parents.get(parent, self)
     }
 
     /// The user's binary, with its streams to be set by the test.
     pub(crate) fn forkd(&self) -> Command {
         let mut command = Command::new(&self.forkd);
         command.stdin(Stdio::null());
+        if let Some(home) = self.home() {
+            command.env("FORKD_HOME", home).env(engine::place::VARIABLE, "local");
+        }
         command
     }
 
@@ -211,8 +258,8 @@ impl Host {
         if let Err(error) = self.end_daemon() {
             eprintln!("{error:#}");
         }
-        self.parents.remove(&self.dirs);
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.made.parents.remove(&self.dirs);
+        let shared = self.made.shared.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut vm) = shared.and_then(Arc::into_inner) else { return };
         if let Ok(Some(outcome)) = vm.outcome(Duration::ZERO) {
             eprintln!("the shared VM had ended: {outcome:?}; its console's last lines:\n{}", vm.console_tail());

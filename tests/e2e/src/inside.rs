@@ -16,6 +16,8 @@ use types::progress::Silent;
 
 use crate::host::{Artifacts, Host, INSIDE};
 
+/// Set inside when the native guest runs nowhere else.
+const NATIVE: &str = "FORKD_E2E_NATIVE";
 /// How long the VM tests may take inside; they take some minutes.
 const PATIENCE: Duration = Duration::from_secs(1500);
 /// How often it is asked whether it is still there.
@@ -26,27 +28,33 @@ const SILENCES: usize = 3;
 /// a host that dies of it says nothing about forkd.
 const DEATHS: usize = 2;
 
-/// Runs the VM tests inside; true when all passed.
+/// Whether this is inside, and tests with the native guest belong here.
+pub(crate) fn has_native_tests() -> bool {
+    std::env::var_os(NATIVE).is_some()
+}
+
+/// Runs the VM tests inside, those of the native guest too if they run nowhere else; true when all passed.
 #[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
-pub(crate) fn run(host: &Host) -> Result<bool> {
+pub(crate) fn run(host: &Host, native_too: bool) -> Result<bool> {
     for _ in 0..DEATHS {
-        match run_once(host) {
+        match run_once(host, native_too) {
             Err(error) if Machine::find(&host.dirs)?.is_none() => {
                 eprintln!("again: all VM tests, because the emulated host died ({error:#})");
             }
             done => return done,
         }
     }
-    run_once(host)
+    run_once(host, native_too)
 }
 
-fn run_once(host: &Host) -> Result<bool> {
+fn run_once(host: &Host, native_too: bool) -> Result<bool> {
     let vmm = Program::Vmm.find()?;
     let machine = machine::start(&host.dirs, &Program::Agent.find()?, &Silent).context("the emulated host")?;
     let artifacts = &host.artifacts;
     let tests = std::env::current_exe()?;
     let Artifacts { kernel, initramfs, debian, python, tiny } = artifacts;
-    let files = [&tests, &vmm, &host.forkd, &host.torture_guest, kernel, initramfs, debian, python, tiny];
+    let Host { forkd, torture_guest, list_tree, .. } = host;
+    let files = [&tests, &vmm, forkd, torture_guest, list_tree, kernel, initramfs, debian, python, tiny];
     let pushes: Vec<Push> = files.iter().map(|file| push(file)).collect();
     let pushed = machine.push(&pushes, &Silent).context("pushing into the emulated host")?;
     let text = |path: &PathBuf| path.to_string_lossy().into_owned();
@@ -65,6 +73,7 @@ fn run_once(host: &Host) -> Result<bool> {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into_iter()
+        .chain(native_too.then(|| (NATIVE.to_owned(), "1".to_owned())))
         .chain(std::env::vars().filter(|(name, _)| name.starts_with("FORKD_E2E_")))
         .collect(),
         ..ExecRequest::default()
@@ -91,7 +100,7 @@ fn watch(dirs: &Dirs, running: &Receiver<()>) {
         // An agent has a minute to answer.
         let answers = matches!(Machine::find(dirs), Ok(Some(machine)) if machine.connect().is_ok());
         silent = if answers { 0 } else { silent + 1 };
-        if silent == SILENCES || begun.elapsed() > PATIENCE.max(crate::limit()) {
+        if silent == SILENCES || begun.elapsed() > PATIENCE.max(crate::asked_limit().unwrap_or_default()) {
             drop(machine::stop(dirs, &Silent));
             return;
         }

@@ -1,4 +1,5 @@
-//! VM tests: each boots real VMs and reads like a script. `make vmtest` runs them; a word filters.
+//! VM tests: each boots real VMs and reads like a script. `make vmtest` runs them; a word filters. `e2e long` runs those that
+//! take long instead, and `e2e recipes` tries the recipes that come with forkd.
 //!
 //! A program and not a test target, so that it is built as what it tests is, and lies beside it.
 //!
@@ -22,16 +23,26 @@ mod egress;
 mod exec;
 mod faults;
 mod fork;
+mod from_image;
 mod host;
+mod hostile;
 mod inhabit;
 mod inside;
+mod internet;
 mod machine_life;
+mod native;
 mod network;
+mod packages;
 mod passed;
+mod recipe_verbs;
+mod recipes;
+mod serving;
 mod small_disk;
 mod spawn_budget;
 mod store_verbs;
+mod tar;
 mod tiny;
+mod warmth;
 mod world;
 
 use std::process::ExitCode;
@@ -47,46 +58,87 @@ use crate::passed::Passed;
 /// A test: what it is called, and what it does with the host.
 type Test = (&'static str, fn(&Host) -> Result<()>);
 
-/// Tests that boot VMs on the KVM of the system they run on.
-const VM_TESTS: &[&[Test]] = &[
-    exec::TESTS,
-    boot::TESTS,
-    disk::TESTS,
-    container::TESTS,
-    network::TESTS,
-    egress::TESTS,
-    faults::TESTS,
-    spawn_budget::TESTS,
-    fork::state::TESTS,
-    fork::busy::TESTS,
-    fork::deaths::TESTS,
-    fork::damage::TESTS,
-    fork::stored::TESTS,
-    branch::source::TESTS,
-    inhabit::TESTS,
-    branch::keeping::TESTS,
-    branch::full::TESTS,
-    branch::chain::TESTS,
-    branch::packs::TESTS,
-];
-/// The same, but each alone: they take all there is, or would take for theirs what others leave.
-const LONE_TESTS: &[&[Test]] = &[
-    fork::identity::TESTS,
-    fork::deaths::LONE_TESTS,
-    fork::limits::TESTS,
-    branch::torn::TESTS,
-    daemon::TESTS,
-    fork::leaks::TESTS,
-];
-/// Tests of the command line and the emulated host as a user has them before him.
-const USER_TESTS: &[&[Test]] =
-    &[cli::TESTS, machine_life::TESTS, clients::TESTS, command_line::TESTS, store_verbs::TESTS];
+/// Tests by where they run, and how.
+struct Suite {
+    /// Of the command line and the emulated host as a user has them before him.
+    user: &'static [&'static [Test]],
+    /// They boot VMs on the KVM of the system they run on.
+    vms: &'static [&'static [Test]],
+    /// The same, but each alone: they take all there is, or would take for theirs what others leave.
+    lone: &'static [&'static [Test]],
+    /// Of VMs in which there need not be Linux: they run on more KVMs, and in a fraction of the time.
+    native: &'static [&'static [Test]],
+    /// The same, but each alone.
+    lone_native: &'static [&'static [Test]],
+}
+
+/// What a plain run is.
+const USUAL: Suite = Suite {
+    user: &[cli::TESTS, recipe_verbs::TESTS, machine_life::TESTS, command_line::TESTS, store_verbs::TESTS],
+    vms: &[
+        exec::TESTS,
+        boot::TESTS,
+        disk::TESTS,
+        container::TESTS,
+        recipes::TESTS,
+        network::TESTS,
+        egress::TESTS,
+        faults::TESTS,
+        spawn_budget::TESTS,
+        fork::state::TESTS,
+        fork::busy::TESTS,
+        fork::deaths::TESTS,
+        fork::giving::TESTS,
+        branch::source::TESTS,
+        inhabit::TESTS,
+        branch::chain::TESTS,
+    ],
+    lone: &[
+        fork::identity::TESTS,
+        fork::limits::TESTS,
+        fork::jail::TESTS,
+        branch::torn::TESTS,
+        daemon::TESTS,
+        fork::leaks::TESTS,
+    ],
+    native: &[
+        branch::packs::NATIVE_TESTS,
+        branch::torn::NATIVE_TESTS,
+        branch::chain::NATIVE_TESTS,
+        branch::keeping::NATIVE_TESTS,
+        branch::full::NATIVE_TESTS,
+        fork::damage::NATIVE_TESTS,
+        fork::deaths::NATIVE_TESTS,
+        fork::stored::NATIVE_TESTS,
+        fork::shared::NATIVE_TESTS,
+        faults::NATIVE_TESTS,
+    ],
+    lone_native: &[fork::deaths::LONE_NATIVE_TESTS],
+};
+
+/// What takes long: clients that others publish, requests that a program makes up, recipes and images, hostile ones too,
+/// package managers, load, and crashes.
+const LONG: Suite = Suite {
+    user: &[clients::TESTS, recipe_verbs::TESTS, from_image::TESTS, hostile::TESTS],
+    vms: &[packages::TESTS],
+    lone: &[],
+    native: &[],
+    lone_native: &[native::load::TESTS, native::networks::TESTS, native::matrix::TESTS],
+};
 
 /// The word that has images built, and no test run.
 const PREPARE: &str = "prepare";
 
+/// The word that has what takes long run, and nothing else; a filter may follow.
+const TAKES_LONG: &str = "long";
+
+/// The word that has the recipes tried, and nothing else; a filter may follow.
+const RECIPES: &str = "recipes";
+
 /// No test of ours takes so long, also on a machine that is slow and busy.
 const TEST_LIMIT: Duration = Duration::from_secs(360);
+/// Nor does one of a recipe, the building of its image included.
+const RECIPE_LIMIT: Duration = Duration::from_secs(1200);
 /// The variable that says otherwise, in seconds.
 const LIMIT: &str = "FORKD_E2E_LIMIT";
 /// How many of the slowest tests are named at the end.
@@ -110,7 +162,9 @@ fn main() -> ExitCode {
     }
     let done = match std::env::args().nth(1).as_deref() {
         Some(PREPARE) => Host::prepare().map(|()| true),
-        _ => run(&Arguments::from_args()),
+        Some(RECIPES) => run_recipes(&arguments_behind_a_word()),
+        Some(TAKES_LONG) => run(&arguments_behind_a_word(), &LONG),
+        _ => run_usual(&Arguments::from_args()),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -122,39 +176,94 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs what belongs here; true when all of it passed. What failed is said again as the last thing, where one looks.
+fn arguments_behind_a_word() -> Arguments {
+    Arguments::from_iter(std::env::args().skip(1))
+}
+
+/// Runs what is usual, unless all of it has passed before; true when all of it passed.
 #[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
-fn run(arguments: &Arguments) -> Result<bool> {
-    if let Some(host) = Host::inside()? {
-        return Ok(name_failures(&run_vm_tests(arguments, &host)));
-    }
-    let host = Host::outside()?;
-    let passed = Passed::of(&host)?;
+fn run_usual(arguments: &Arguments) -> Result<bool> {
     let all = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list;
-    if all && passed.already() {
+    if !all || Host::inside()?.is_some() {
+        return run(arguments, &USUAL);
+    }
+    let passed = Passed::of(&Host::outside()?)?;
+    if passed.already() {
         eprintln!("e2e: all VM tests have passed with these very binaries and images; CI=1 runs them again");
         return Ok(true);
     }
-    let mut failures = conclude(arguments, &host, USER_TESTS);
-    // It would take time from what is measured there.
-    host.end_daemon()?;
-    let inside = host.has_kvm() || inside::run(&host)?;
-    if host.has_kvm() {
-        failures.extend(run_vm_tests(arguments, &host));
-    }
-    let good = name_failures(&failures) && inside;
-    if good && all {
+    let good = run(arguments, &USUAL)?;
+    if good {
         passed.remember()?;
     }
     Ok(good)
 }
 
+/// Runs what belongs here; true when all of it passed. What failed is said again as the last thing, where one looks.
+fn run(arguments: &Arguments, suite: &Suite) -> Result<bool> {
+    if let Some(host) = Host::inside()? {
+        let mut failures = run_vm_tests(arguments, &host, suite);
+        if inside::has_native_tests() {
+            failures.extend(run_native_tests(arguments, &host.native()?.context("a KVM")?, suite));
+        }
+        return Ok(name_failures(&failures));
+    }
+    let host = Host::outside()?;
+    let mut failures = conclude(arguments, &host, suite.user, TEST_LIMIT);
+    // It would take time from what is measured there.
+    host.end_daemon()?;
+    let native = host.native()?;
+    let inside_groups: &[_] = match native {
+        Some(_) => &[suite.vms, suite.lone],
+        None => &[suite.vms, suite.lone, suite.native, suite.lone_native],
+    };
+    let inside = host.has_kvm() || !wants(arguments, inside_groups) || inside::run(&host, native.is_none())?;
+    if host.has_kvm() {
+        failures.extend(run_vm_tests(arguments, &host, suite));
+    }
+    if let Some(native) = native {
+        failures.extend(run_native_tests(arguments, &native, suite));
+    }
+    Ok(name_failures(&failures) && inside)
+}
+
+/// Tries the recipes, one at a time; true when all passed.
+fn run_recipes(arguments: &Arguments) -> Result<bool> {
+    let host = Host::outside()?;
+    let asked = |name: &str| arguments.filter.as_deref().is_none_or(|filter| name.contains(filter));
+    warmth::build_images(&host.dirs, asked);
+    let alone = Arguments { test_threads: Some(1), ..arguments.clone() };
+    let failures = conclude(&alone, &host, &[warmth::TESTS], RECIPE_LIMIT);
+    warmth::tear_down();
+    Ok(name_failures(&failures))
+}
+
 /// Runs what boots VMs right here.
-fn run_vm_tests(arguments: &Arguments, host: &Host) -> Vec<Failure> {
-    let mut failures = conclude(arguments, host, VM_TESTS);
-    failures.extend(conclude(&Arguments { test_threads: Some(1), ..arguments.clone() }, host, LONE_TESTS));
+fn run_vm_tests(arguments: &Arguments, host: &Host, suite: &Suite) -> Vec<Failure> {
+    let mut failures = conclude(arguments, host, suite.vms, TEST_LIMIT);
+    failures.extend(conclude(&alone(arguments), host, suite.lone, TEST_LIMIT));
     host.tear_down();
     failures
+}
+
+/// Runs what boots VMs with the native guest.
+fn run_native_tests(arguments: &Arguments, native: &Host, suite: &Suite) -> Vec<Failure> {
+    let mut failures = conclude(arguments, native, suite.native, TEST_LIMIT);
+    failures.extend(conclude(&alone(arguments), native, suite.lone_native, TEST_LIMIT));
+    native.tear_down();
+    failures
+}
+
+/// Whether any of these tests may be run: an emulated host takes a while to start.
+fn wants(arguments: &Arguments, groups: &[&[&[Test]]]) -> bool {
+    let filter = arguments.filter.as_deref().unwrap_or_default();
+    let wanted = |name: &str| name.contains(filter) && !arguments.skip.iter().any(|skip| name.contains(skip.as_str()));
+    groups.iter().copied().flatten().copied().flatten().any(|(name, _)| wanted(name))
+}
+
+/// One test at a time.
+fn alone(arguments: &Arguments) -> Arguments {
+    Arguments { test_threads: Some(1), ..arguments.clone() }
 }
 
 /// Says what failed, if anything; true when nothing did.
@@ -168,41 +277,41 @@ fn name_failures(failures: &[Failure]) -> bool {
 
 /// Runs a test as often as the host is worth, and says so when once was not enough.
 #[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
-fn try_test(name: &str, test: fn(&Host) -> Result<()>, host: &Host) -> Result<()> {
+fn try_test(name: &str, test: fn(&Host) -> Result<()>, host: &Host, limit: Duration) -> Result<()> {
     for _ in 1..host.tries() {
-        match in_time(test, host) {
+        match in_time(test, host, limit) {
             Ok(()) => return Ok(()),
             Err(error) => eprintln!("again: {name}, which failed: {error:#}"),
         }
     }
-    in_time(test, host)
+    in_time(test, host, limit)
 }
 
 /// Runs a test that may hang: then it has failed, and is left behind.
-fn in_time(test: fn(&Host) -> Result<()>, host: &Host) -> Result<()> {
+fn in_time(test: fn(&Host) -> Result<()>, host: &Host, limit: Duration) -> Result<()> {
     let (done, result) = std::sync::mpsc::channel();
     let host = host.clone();
     std::thread::Builder::new().spawn(move || done.send(test(&host)))?;
-    let limit = limit();
+    let limit = asked_limit().unwrap_or(limit);
     result.recv_timeout(limit).with_context(|| format!("it hangs for {} s", limit.as_secs()))?
 }
 
-/// How long a test may take: somebody who asks one to do more knows how much longer it takes.
-fn limit() -> Duration {
+/// How long a test may take if somebody says so: who asks one to do more knows how much longer it takes.
+fn asked_limit() -> Option<Duration> {
     let asked = std::env::var(LIMIT).ok().and_then(|seconds| seconds.parse().ok());
-    asked.map_or(TEST_LIMIT, Duration::from_secs)
+    asked.map(Duration::from_secs)
 }
 
 /// Runs these tests, tells which were slow, and returns those that failed.
 #[expect(clippy::print_stdout, reason = "a test program talks to whoever runs it")]
-fn conclude(arguments: &Arguments, host: &Host, groups: &[&'static [Test]]) -> Vec<Failure> {
+fn conclude(arguments: &Arguments, host: &Host, groups: &[&'static [Test]], limit: Duration) -> Vec<Failure> {
     let times: Arc<Mutex<Vec<(Duration, &str)>>> = Arc::default();
     let failures: Arc<Mutex<Vec<Failure>>> = Arc::default();
     let trials = groups.iter().flat_map(|group| group.iter()).map(|(name, test)| {
         let (host, test, times, failures) = (host.clone(), *test, Arc::clone(&times), Arc::clone(&failures));
         Trial::test(*name, move || {
             let begun = Instant::now();
-            let done = try_test(name, test, &host).map_err(|error| format!("{error:#}"));
+            let done = try_test(name, test, &host, limit).map_err(|error| format!("{error:#}"));
             times.lock().unwrap_or_else(PoisonError::into_inner).push((begun.elapsed(), name));
             if let Err(why) = &done {
                 failures.lock().unwrap_or_else(PoisonError::into_inner).push(Failure { name, why: why.clone() });

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use bench::stand_in::{Home, TAG};
+use bench::home::{Home, TAG, Vms};
 use serde_json::Value;
 
 use crate::Test;
@@ -13,7 +13,7 @@ use crate::host::Host;
 pub(crate) const TESTS: &[Test] = &[("store_verbs::snapshots_are_looked_after", snapshots_are_looked_after)];
 
 fn snapshots_are_looked_after(host: &Host) -> Result<()> {
-    let home = Home::new(&std::env::temp_dir())?;
+    let home = Home::new(&std::env::temp_dir(), Vms::StandIns)?;
     let command = |words: &[&str]| {
         let mut command = host.forkd();
         command.args(words).env("FORKD_URL", &home.url);

@@ -6,11 +6,12 @@
 //! synced    a file that gets number n and is synced before the memory says n: read past the page cache it is n or n + 1
 //! cached    a file that gets number n unsynced before the memory says n: read through the page cache it is n or n + 1
 //! direct    a buffer that the disk itself reads and writes: what comes back is what went out
-//! stamps    a thread that looks at the clock all the time: the longest time it did not run
+//! stamps    a thread that looks at the clock all the time, and before all others: the longest time it did not run
 //! ```
 //!
 //! How it goes is in the file that its argument names, renewed many times a second: a line `rounds N stall_us N`, or
-//! `torn` and what is wrong.
+//! `torn` and what is wrong. Whoever makes a file of that name with `.mark` behind it has the stall measured anew from
+//! the moment when that file is gone.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -31,6 +32,9 @@ const DIR: &str = "/root/torture";
 /// in the middle of something.
 const REST: Duration = Duration::from_millis(5);
 const STAMP_EVERY: Duration = Duration::from_millis(2);
+/// How far everything steps back behind the thread that stamps: it shall see when the guest did not run, and not when
+/// another of its threads did.
+const NICENESS: i32 = 19;
 const TELL_EVERY: Duration = Duration::from_millis(10);
 
 static ROUNDS: [AtomicU64; THREADS] = [const { AtomicU64::new(0) }; THREADS];
@@ -43,20 +47,24 @@ fn main() -> ExitCode {
     let Some(status) = std::env::args().nth(1) else { return ExitCode::FAILURE };
     let started = fs::create_dir_all(DIR).and_then(|()| {
         for thread in 0..THREADS {
-            thread::Builder::new().spawn(move || pages(thread))?;
+            thread::Builder::new().spawn(move || step_back().and_then(|()| pages(thread)).unwrap_or_else(torn))?;
         }
         thread::Builder::new().spawn(stamp)?;
-        thread::Builder::new().spawn(|| {
-            if let Err(error) = files() {
-                torn(format!("a file: {error}"));
-            }
-        })
+        thread::Builder::new().spawn(|| step_back().and_then(|()| files()).unwrap_or_else(torn))
     });
     if started.is_err() {
         return ExitCode::FAILURE;
     }
+    let mark = format!("{status}.mark");
     loop {
         thread::sleep(TELL_EVERY);
+        // Before the file is gone: what is seen after that belongs to whoever made it.
+        if Path::new(&mark).exists() {
+            LONGEST_STALL_US.store(0, Ordering::SeqCst);
+            if fs::remove_file(&mark).is_err() {
+                return ExitCode::FAILURE;
+            }
+        }
         let torn = TORN.lock().ok().and_then(|torn| torn.clone());
         let rounds = ROUNDS.iter().chain([&DISK_ROUNDS]).map(|rounds| rounds.load(Ordering::SeqCst)).min();
         let line = torn.as_ref().map_or_else(
@@ -76,13 +84,20 @@ fn tell(status: &str, line: &str) -> io::Result<()> {
     fs::rename(new, status)
 }
 
-fn torn(why: String) {
+#[expect(clippy::needless_pass_by_value, reason = "it is what threads end with")]
+fn torn(why: io::Error) {
     if let Ok(mut torn) = TORN.lock() {
-        torn.get_or_insert(why);
+        torn.get_or_insert(why.to_string());
     }
 }
 
-fn pages(thread: usize) {
+/// This thread only.
+fn step_back() -> io::Result<()> {
+    rustix::process::nice(NICENESS)?;
+    Ok(())
+}
+
+fn pages(thread: usize) -> io::Result<()> {
     let words: Vec<AtomicU64> = (0..PAGES * WORDS_PER_PAGE).map(|_| AtomicU64::new(0)).collect();
     for round in 1.. {
         for page in words.chunks(WORDS_PER_PAGE) {
@@ -90,13 +105,16 @@ fn pages(thread: usize) {
             for word in [&page[0], &page[WORDS_PER_PAGE - 1]] {
                 let before = word.swap(round, Ordering::SeqCst);
                 if before != round - 1 {
-                    return torn(format!("thread {thread}: a page held {before} before round {round}"));
+                    return Err(io::Error::other(format!(
+                        "thread {thread}: a page held {before} before round {round}"
+                    )));
                 }
             }
         }
         ROUNDS[thread].store(round, Ordering::SeqCst);
         thread::sleep(REST);
     }
+    Ok(())
 }
 
 /// All files in turn, so that the disk is never at rest.

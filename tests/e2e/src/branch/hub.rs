@@ -10,31 +10,31 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 /// The package it lists.
-pub(super) const PACKAGE: &str = "me/packed";
+pub(crate) const PACKAGE: &str = "me/packed";
 /// More than any test asks for.
-const MAX_REQUESTS: usize = 64;
+const MAX_REQUESTS: usize = 1024;
 const VERSION: &str = "\"one\"";
 
 /// The server. It serves until the tests are over.
-pub(super) struct Hub {
+pub(crate) struct Hub {
     address: SocketAddr,
     shelf: Arc<Mutex<Shelf>>,
 }
 
 /// What it holds, and what it knows.
 #[derive(Debug, Default)]
-pub(super) struct Shelf {
-    pub(super) pack: Vec<u8>,
+pub(crate) struct Shelf {
+    pub(crate) pack: Vec<u8>,
     /// The sum that it lists, if that is another than the right one.
-    pub(super) wrong_sum: Option<String>,
+    pub(crate) wrong_sum: Option<String>,
     /// It hangs up in the middle of the next download.
-    pub(super) hangs_up: bool,
+    pub(crate) hangs_up: bool,
     /// Where each download began.
-    pub(super) begun_at: Vec<usize>,
+    pub(crate) begun_at: Vec<usize>,
 }
 
 impl Hub {
-    pub(super) fn open() -> Result<Self> {
+    pub(crate) fn open() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let hub = Self { address: listener.local_addr()?, shelf: Arc::default() };
         let (address, shelf) = (hub.address, Arc::clone(&hub.shelf));
@@ -48,11 +48,11 @@ impl Hub {
         Ok(hub)
     }
 
-    pub(super) fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}/{path}", self.address)
     }
 
-    pub(super) fn shelf(&self) -> MutexGuard<'_, Shelf> {
+    pub(crate) fn shelf(&self) -> MutexGuard<'_, Shelf> {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,11 +11,11 @@ use types::Tag;
 use super::{Taken, one, take};
 use crate::Test;
 use crate::faults::signal;
-use crate::fork::{Memory, Own, Parent, lives};
+use crate::fork::{Own, Parent, Run, lives};
 use crate::host::Host;
 use crate::world::{vmms_in, wait_until};
 
-pub(crate) const TESTS: &[Test] = &[
+pub(crate) const NATIVE_TESTS: &[Test] = &[
     ("branch::what_is_written_can_be_forked", what_is_written_can_be_forked),
     ("branch::killed_templates_lose_nothing", killed_templates_lose_nothing),
     ("branch::nobody_waits", nobody_waits),
@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn what_is_written_can_be_forked(host: &Host) -> Result<()> {
-    let own = Own::new(host, Parent::Tiny)?;
+    let own = Own::new(host, Parent::Native)?;
     let (mut taken, children) = (Taken::new(&own.dirs), own.fork(1)?);
     let tag: Tag = "e2e-writing".parse()?;
     children[0].remember("1")?;
@@ -51,7 +51,7 @@ fn what_is_written_can_be_forked(host: &Host) -> Result<()> {
 }
 
 fn killed_templates_lose_nothing(host: &Host) -> Result<()> {
-    let own = Own::new(host, Parent::Tiny)?;
+    let own = Own::new(host, Parent::Native)?;
     let (mut taken, children) = (Taken::new(&own.dirs), own.fork(1)?);
     // Before anybody writes: the branch is gone, and says so.
     let tag: Tag = "e2e-killed".parse()?;
@@ -87,7 +87,7 @@ fn template(own: &Own, tag: &Tag) -> Result<u32> {
 
 /// `--no-wait`: the forkd that was asked leaves, and the daemon writes.
 fn nobody_waits(host: &Host) -> Result<()> {
-    let children = crate::fork::Children::fork(host, Parent::Tiny, 1)?;
+    let children = crate::fork::Children::fork(host, Parent::Native, 1)?;
     let (id, mut taken, store) = (children[0].id(), Taken::new(&host.dirs), Store::new(&host.dirs));
     let tag: Tag = "e2e-nobody-waits".parse()?;
     children[0].remember("5")?;

@@ -13,12 +13,12 @@ use types::{Dirs, Tag};
 use super::hub::{Hub, PACKAGE};
 use super::{Taken, take};
 use crate::Test;
-use crate::fork::{Children, Parent};
-use crate::host::{Host, Sh};
+use crate::fork::{Children, Parent, Run, WORD};
+use crate::host::Host;
 use crate::small_disk::SmallDisk;
 use crate::world::{names, wait_until};
 
-pub(crate) const TESTS: &[Test] = &[("branch::packs_travel", packs_travel)];
+pub(crate) const NATIVE_TESTS: &[Test] = &[("branch::packs_travel", packs_travel)];
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// No room for a pack.
@@ -73,8 +73,10 @@ impl Drop for Elsewhere<'_> {
 }
 
 fn packs_travel(host: &Host) -> Result<()> {
-    let (mut taken, children) = (Taken::new(&host.dirs), Children::fork(host, Parent::Tiny, 1)?);
-    children[0].sh("echo travelled > /root/mark; sync; echo remembered > /run/mark")?;
+    let (mut taken, children) = (Taken::new(&host.dirs), Children::fork(host, Parent::Native, 1)?);
+    for words in [&["write", "1", "travelled"][..], &["remember", "1", "remembered"], &["fill", "8"]] {
+        children[0].run(words)?;
+    }
     let (tag, hub): (Tag, _) = ("e2e-packed".parse()?, Hub::open()?);
     taken.keep(take(&children[0], &tag, &host.dirs)?)?;
     drop(children);
@@ -91,7 +93,8 @@ fn packs_travel(host: &Host) -> Result<()> {
     there.done(&["verify"])?;
     ensure!(names(&there.dirs.cache.join("packs")).is_empty(), "what was downloaded is left");
     let arrived = Children::fork_in(&there.dirs, &tag, 1, Lifetime::Connection)?;
-    ensure!(arrived[0].sh("cat /root/mark /run/mark")? == "travelled\nremembered");
+    ensure!(arrived[0].run(&["read", "1"])? == "travelled" && arrived[0].run(&["recall", "1"])? == "remembered");
+    ensure!(arrived[0].run(&["read", "0"])? == WORD && arrived[0].word()? == WORD);
     drop(arrived);
     stop_template(&tag, &there.dirs)?;
     Ok(())

@@ -5,15 +5,14 @@
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use engine::{Child, ChildOptions, ForkSpec, Forked, Lifetime, Limits, Networks, Results, fork_on, kill_many};
 use proto::guest::ExecRequest;
 use session::Output;
 use types::{Dirs, Tag};
 
 use super::Parent;
-use super::parents::KEPT;
-use crate::host::{Host, OUTPUT_LIMIT, Sh};
+use crate::host::{Host, OUTPUT_LIMIT, Sh, argv};
 
 /// From the request until all are ready; an emulated host takes its time.
 const FORK_LIMIT: Duration = Duration::from_secs(120);
@@ -55,7 +54,8 @@ impl Children {
         Self::fork_with(dirs, tag, count, Lifetime::Detached, Limits::default(), Some(networks))
     }
 
-    fn fork_with(
+    /// The same, with all of that.
+    pub(crate) fn fork_with(
         dirs: &Dirs,
         tag: &Tag,
         count: usize,
@@ -110,19 +110,27 @@ impl Sh for Child {
     }
 }
 
-/// A place in a child's memory, for those without an interpreter.
-pub(crate) trait Memory {
-    fn word(&self) -> Result<String>;
-    fn remember(&self, word: &str) -> Result<()>;
-}
+/// Running the programs of a child with the native guest, as tests like to.
+pub(crate) trait Run {
+    /// Runs one that must succeed and returns what it said, trimmed.
+    fn run(&self, words: &[&str]) -> Result<String>;
 
-impl Memory for Child {
+    /// A word that its memory keeps; `parent` at first.
     fn word(&self) -> Result<String> {
-        self.sh(&format!("cat {KEPT}"))
+        self.run(&["recall", "0"])
     }
 
+    /// Gives it another.
     fn remember(&self, word: &str) -> Result<()> {
-        self.sh(&format!("echo {word} > {KEPT}")).map(drop)
+        self.run(&["remember", "0", word]).map(drop)
+    }
+}
+
+impl Run for Child {
+    fn run(&self, words: &[&str]) -> Result<String> {
+        let output = self.output(&argv(words), &[])?;
+        ensure!(output.status.shell_code() == 0, "{words:?} ended with {:?}", output.status);
+        Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())
     }
 }
 

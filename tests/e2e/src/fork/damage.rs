@@ -20,7 +20,7 @@ use crate::host::Host;
 use crate::world::names;
 use state_file::{SECTIONS, StateFile};
 
-pub(crate) const TESTS: &[Test] = &[
+pub(crate) const NATIVE_TESTS: &[Test] = &[
     ("fork::damaged_snapshots_are_refused", damaged_snapshots_are_refused),
     ("fork::foreign_snapshots_are_refused", foreign_snapshots_are_refused),
 ];
@@ -72,7 +72,7 @@ struct Patient {
 
 impl Patient {
     fn new(host: &Host) -> Result<Self> {
-        let mut own = Own::new(host, Parent::Tiny)?;
+        let mut own = Own::new(host, Parent::Native)?;
         let data = tempfile::tempdir_in(&host.dirs.data)?;
         own.dirs.data = data.path().into();
         let [original, copy] = [&host.dirs, &own.dirs].map(Store::new);
@@ -240,9 +240,9 @@ fn foreign_snapshots_are_refused(host: &Host) -> Result<()> {
     let patient = Patient::new(host)?;
     patient.refused("a newer manifest", "has format 3", |it| it.manifest(|manifest| manifest["format"] = 3.into()))?;
     patient.refused("an older manifest", "older than", |it| it.manifest(|manifest| manifest["format"] = 1.into()))?;
-    patient.refused("a newer state", "has format 2", |it| {
+    patient.refused("a newer state", "has format 3", |it| {
         it.state(|state| {
-            state.format = 2;
+            state.format = 3;
             Ok(())
         })
     })?;

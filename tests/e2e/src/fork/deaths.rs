@@ -10,7 +10,7 @@ use serde_json::Value;
 use types::Dirs;
 
 use super::Parent;
-use super::children::{Memory, Py};
+use super::children::{Py, Run};
 use super::own::{Own, lives};
 use super::parents::WORD;
 use crate::Test;
@@ -19,14 +19,14 @@ use crate::host::{Host, Sh, shell};
 use crate::small_disk::SmallDisk;
 use crate::world::wait_until;
 
-pub(crate) const TESTS: &[Test] = &[
+pub(crate) const TESTS: &[Test] = &[("fork::disk_full", disk_full)];
+pub(crate) const NATIVE_TESTS: &[Test] = &[
     ("fork::children_outlive_who_asked", children_outlive_who_asked),
     ("fork::killed_template_leaves_children", killed_template_leaves_children),
     ("fork::half_killed", half_killed),
-    ("fork::disk_full", disk_full),
 ];
 /// To be run when nothing else runs: they take all there is.
-pub(crate) const LONE_TESTS: &[Test] = &[("fork::killed_template_in_flight", killed_template_in_flight)];
+pub(crate) const LONE_NATIVE_TESTS: &[Test] = &[("fork::killed_template_in_flight", killed_template_in_flight)];
 
 const IN_FLIGHT: usize = 100;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ fn forkd(host: &Host, words: &[&str]) -> Result<String> {
 
 /// `forkd fork` has ended when its children are used, through the other verbs.
 fn children_outlive_who_asked(host: &Host) -> Result<()> {
-    let tag = host.parent(Parent::Warm)?;
+    let tag = host.parent(Parent::Native)?;
     let report: Value = serde_json::from_str(&forkd(host, &["fork", "--tag", tag.as_str(), "-n", "2", "--json"])?)?;
     let ids = report["children"].as_array().into_iter().flatten().filter_map(|child| child["id"].as_str());
     let children = ids.map(|id| find(id, &host.dirs)).collect::<Result<Vec<_>, _>>()?;
@@ -58,7 +58,8 @@ fn children_outlive_who_asked(host: &Host) -> Result<()> {
 }
 
 fn use_and_kill(host: &Host, id: &str) -> Result<()> {
-    ensure!(forkd(host, &["eval", "--child", id, "--", "word"])?.trim() == "'parent'");
+    ensure!(forkd(host, &["eval", "--child", id, "--", "word"])?.trim() == "word");
+    ensure!(forkd(host, &["exec", "--child", id, "--", "recall", "0"])?.trim() == WORD);
     ensure!(forkd(host, &["exec", "--child", id, "--", "hostname"])?.trim() == id);
     forkd(host, &["ping", "--child", id])?;
     ensure!(forkd(host, &["ls"])?.contains(id), "{id} is not listed");
@@ -68,13 +69,14 @@ fn use_and_kill(host: &Host, id: &str) -> Result<()> {
 }
 
 fn killed_template_leaves_children(host: &Host) -> Result<()> {
-    let own = Own::new(host, Parent::Tiny)?;
+    let own = Own::new(host, Parent::Native)?;
     let children = own.fork(2)?;
     let first = own.template()?;
     kill(first)?;
     for child in children.iter() {
         ensure!(child.word()? == WORD);
-        child.sh("echo lives > /etc/whose && sync")?;
+        child.run(&["write", "1", "lives"])?;
+        ensure!(child.run(&["read", "1"])? == "lives");
     }
     let more = own.fork(1)?;
     ensure!(own.template()? != first, "the dead template was taken for alive");
@@ -85,7 +87,7 @@ fn killed_template_leaves_children(host: &Host) -> Result<()> {
 
 /// Killed when so many of the children asked for have begun to be: whatever came of it, it is told and it is whole.
 fn killed_template_in_flight(host: &Host) -> Result<()> {
-    let own = Own::new(host, Parent::Tiny)?;
+    let own = Own::new(host, Parent::Native)?;
     for begun in [1, IN_FLIGHT / 4] {
         let template = own.template()?;
         let forked = thread::scope(|scope| {
@@ -116,7 +118,7 @@ fn killed_template_in_flight(host: &Host) -> Result<()> {
 }
 
 fn half_killed(host: &Host) -> Result<()> {
-    let own = Own::new(host, Parent::Tiny)?;
+    let own = Own::new(host, Parent::Native)?;
     let children = own.fork(10)?;
     let (dead, living) = (&children[..5], &children[5..]);
     for pid in &children.pids()[..5] {

@@ -10,24 +10,27 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use engine::{Child, Death, FindError, find, kill_many, sweep};
 use serde_json::Value;
+use types::Tag;
 
 use super::Parent;
-use super::children::Py;
+use super::children::Run;
+use super::parents::WORD;
 use crate::Test;
-use crate::host::{Host, Sh};
+use crate::branch::take;
+use crate::host::Host;
 use crate::world::{names, vmms_in, wait_until};
 
 /// To be run when nothing else runs: any other fork sweeps what the dead left, and with it what they died of.
 pub(crate) const TESTS: &[Test] =
     &[("fork::memory_limit", memory_limit), ("fork::memory_limit_before_ready", memory_limit_before_ready)];
 
-const LIMIT_MIB: u64 = 96;
+const LIMIT_MIB: u64 = 32;
 /// Where the children's groups are on the hosts that tests run on.
 const GROUPS: &str = "/sys/fs/cgroup/forkd";
 /// How long what was ended may take to be gone.
 const TIDY: Duration = Duration::from_secs(30);
-/// Grows until it is ended; less than the guest has is more than the limit allows.
-const GREED: &str = "hoard = [bytearray(b'x' * (1 << 20)) for _ in range(200)]";
+/// Less than the guest has is more than the limit allows.
+const GREED: [&str; 2] = ["fill", "64"];
 
 /// What of these is a child's.
 fn of_children(dir: &Path) -> BTreeSet<OsString> {
@@ -35,7 +38,7 @@ fn of_children(dir: &Path) -> BTreeSet<OsString> {
 }
 
 /// The children's control groups.
-pub(super) fn groups() -> BTreeSet<OsString> {
+pub(crate) fn groups() -> BTreeSet<OsString> {
     of_children(Path::new(GROUPS))
 }
 
@@ -60,7 +63,7 @@ fn said(output: &Output) -> String {
 }
 
 fn memory_limit(host: &Host) -> Result<()> {
-    let tag = host.parent(Parent::Warm)?;
+    let tag = host.parent(Parent::Native)?;
     sweep(&host.dirs)?;
     let before = traces(host);
     let limit = LIMIT_MIB.to_string();
@@ -69,7 +72,9 @@ fn memory_limit(host: &Host) -> Result<()> {
     let report: Value = serde_json::from_slice(&forked.stdout)?;
     let ids = report["children"].as_array().into_iter().flatten().filter_map(|child| child["id"].as_str());
     let children = ids.map(|id| find(id, &host.dirs)).collect::<Result<Vec<_>, _>>()?;
-    let held = are_limited(host, &children).and_then(|()| one_is_greedy(host, &children));
+    let held = are_limited(host, &children);
+    let held = held.and_then(|()| a_branch_leaves_the_group(host, &children));
+    let held = held.and_then(|()| one_is_greedy(host, &children));
     // Whatever became of it, none is left.
     kill_many(&children).into_iter().collect::<Result<Vec<_>, _>>()?;
     held?;
@@ -86,7 +91,7 @@ fn memory_limit_before_ready(host: &Host) -> Result<()> {
     let tag = host.parent(Parent::Wide)?;
     sweep(&host.dirs)?;
     let before = traces(host);
-    let words = ["fork", "--tag", tag.as_str(), "-n", "2", "--memory-limit-mib", "32", "--env", "GREEDY=1"];
+    let words = ["fork", "--tag", tag.as_str(), "-n", "1", "--memory-limit-mib", "32", "--env", "GREEDY=1"];
     let output = forkd(host, &words)?;
     let told = said(&output).contains("it ran out of its memory limit of 32 MiB before it was ready");
     ensure!(output.status.code() == Some(1) && told, "{output:?}");
@@ -109,20 +114,40 @@ fn are_limited(host: &Host, children: &[Child]) -> Result<()> {
     Ok(())
 }
 
+/// What is made of a limited sandbox is in no group of a sandbox's, and nobody gets the means to leave one by himself.
+fn a_branch_leaves_the_group(host: &Host, children: &[Child]) -> Result<()> {
+    let source = children.first().context("a child")?;
+    let tag: Tag = "e2e-unlimited".parse()?;
+    let branch = take(source, &tag, &host.dirs)?;
+    let template = fs::read(host.dirs.run.join("templates").join(tag.as_str()).join("template.json"))?;
+    let template = serde_json::from_slice::<Value>(&template)?["pid"].as_i64().context("its process")?;
+    let own = fs::read_to_string("/proc/self/cgroup")?;
+    for pid in [template, source.pid()?.context("its process")?.into()] {
+        let member = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+        ensure!((member == own) == (pid == template), "process {pid} is in {member}, and this one in {own}");
+        for open in fs::read_dir(format!("/proc/{pid}/fd"))? {
+            let Ok(target) = fs::read_link(open?.path()) else { continue };
+            ensure!(!target.starts_with("/sys/fs/cgroup"), "process {pid} has {} open", target.display());
+        }
+    }
+    drop(branch);
+    Ok(())
+}
+
 fn one_is_greedy(host: &Host, children: &[Child]) -> Result<()> {
     let [greedy, others @ ..] = children else { anyhow::bail!("no children") };
     let named = format!("sandbox {} ran out of its memory limit of {LIMIT_MIB} MiB", greedy.id());
     // Who speaks with it when it dies is told why, and so are those who come later.
-    for words in
-        [&["eval", greedy.id(), GREED][..], &["ping", greedy.id()], &["exec", "--child", greedy.id(), "--", "true"]]
-    {
+    let exec = ["exec", "--child", greedy.id(), "--"];
+    for words in [&[&exec[..], &GREED].concat()[..], &["ping", greedy.id()], &[&exec[..], &["true"]].concat()] {
         let output = forkd(host, words)?;
         ensure!(output.status.code() == Some(1) && said(&output).contains(&named), "{words:?}: {output:?}");
     }
     ensure!(matches!(greedy.cause_of_death(), Some(Death::OutOfMemory { limit, .. }) if limit.mib() == LIMIT_MIB));
     for child in others {
-        ensure!(child.py("word")? == "'parent'" && child.cause_of_death().is_none());
-        child.sh("echo mine > /etc/whose && sync && grep -q mine /etc/whose")?;
+        ensure!(child.word()? == WORD && child.cause_of_death().is_none());
+        child.run(&["write", "1", "mine"])?;
+        ensure!(child.run(&["read", "1"])? == "mine");
     }
     sweep(&host.dirs)?;
     ensure!(!group(greedy).exists(), "the group of the dead one is left");

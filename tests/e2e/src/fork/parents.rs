@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use engine::{BootSpec, Existing, Removal, SnapshotSpec, WarmUp, remove_snapshot, snapshot};
+use engine::{BootSpec, Existing, ReadyCheck, Removal, SnapshotSpec, WarmUp, remove_snapshot, snapshot};
 use proto::guest::AGENT_PORT;
 use session::{Connection, EvalRequest};
 use types::progress::{Progress, Silent, Stage};
@@ -34,9 +34,8 @@ const BUSY: &str = include_str!("busy.py");
 /// For how long a process of the busy parent sleeps, in seconds: longer than freezing it takes.
 pub(crate) const SLEEP: f64 = 12.0;
 
-/// What the tiny parent's children remember, and where.
+/// What the native parent's children remember.
 pub(crate) const WORD: &str = "parent";
-pub(super) const KEPT: &str = "/run/word";
 
 /// Whom to fork from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +46,10 @@ pub(crate) enum Parent {
     Busy,
     /// Four vCPUs, and a renewal that needs 200 MiB in children that have `GREEDY` in their environment.
     Wide,
-    /// As little as there can be: a shell, and a [`WORD`] that its memory keeps.
+    /// As little as there can be of Linux: a shell.
     Tiny,
+    /// No Linux at all, and a [`WORD`] that its memory and its disk keep.
+    Native,
 }
 
 impl Parent {
@@ -58,6 +59,7 @@ impl Parent {
             Self::Busy => "e2e-busy",
             Self::Wide => "e2e-wide",
             Self::Tiny => "e2e-tiny",
+            Self::Native => "e2e-native",
         };
         Ok(name.parse()?)
     }
@@ -67,17 +69,23 @@ impl Parent {
             let modules = Modules::try_from(vec![module.parse()?])?;
             Ok(WarmUp { interpreter: Some(Interpreter::Python3), modules, ..WarmUp::default() })
         };
-        let (vcpus, warm_up) = match self {
-            Self::Warm => ("1", python("numpy")?),
+        let (with_python, tiny) = (("512M", &host.artifacts.python), ("128M", &host.artifacts.tiny));
+        let (vcpus, (memory, image), warm_up) = match self {
+            Self::Warm => ("1", with_python, python("numpy")?),
             Self::Busy => {
-                ("1", WarmUp { command: Some(busy_command()), ready: Some(busy_ready()), ..python("socket")? })
+                let warm_up = WarmUp {
+                    command: Some(busy_command()),
+                    ready: Some(ReadyCheck::Command(busy_ready())),
+                    ..python("socket")?
+                };
+                ("1", with_python, warm_up)
             }
-            Self::Wide => ("4", WarmUp { command: Some(GREEDY_HOOK.into()), ..WarmUp::default() }),
-            Self::Tiny => ("1", WarmUp { command: Some(format!("echo {WORD} > {KEPT}")), ..WarmUp::default() }),
-        };
-        let (memory, image) = match self {
-            Self::Tiny => ("128M", &host.artifacts.tiny),
-            Self::Warm | Self::Busy | Self::Wide => ("512M", &host.artifacts.python),
+            Self::Wide => ("4", with_python, WarmUp { command: Some(GREEDY_HOOK.into()), ..WarmUp::default() }),
+            Self::Tiny => ("1", tiny, WarmUp::default()),
+            Self::Native => {
+                let spec = host.native_files()?.snapshot_spec(self.tag()?);
+                return Ok(SnapshotSpec { existing: Existing::Replace, ..spec });
+            }
         };
         let (memory, image) = (memory.parse()?, image.clone());
         let boot = BootSpec { vcpus: vcpus.parse()?, memory, image, ..host.spec() };
@@ -88,6 +96,7 @@ impl Parent {
             boot,
             egress: None,
             recipe: None,
+            ports: Vec::new(),
             warm_up,
             limit: WARM_LIMIT,
         })
