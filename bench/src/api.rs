@@ -1,14 +1,14 @@
 //! What the daemon adds to what it does.
 //!
-//! The VMs are stand-ins: processes that the engine forks, renews and runs commands in as it does with VMs, without a guest
-//! in them. So what is measured is the engine and the daemon, on any host. In each round both take turns: a spawn by the
-//! engine itself, then one over HTTP; the same with a command. Then many clients ask at once.
+//! Its VMs have the native guest in them where this host's KVM runs it; otherwise they are stand-ins: processes that the
+//! engine forks, renews and runs commands in as it does with VMs. In each round both take turns: a spawn by the engine
+//! itself, then one over HTTP; the same with a command. Then many clients ask at once.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bench::stand_in::{Home, TAG};
+use bench::home::{Home, TAG, Vms};
 use engine::{ChildOptions, ForkSpec, Lifetime, Results};
 use serde_json::{Value, json};
 use session::ExecRequest;
@@ -32,9 +32,12 @@ pub(crate) struct ApiArgs {
     /// How many requests all of them make
     #[arg(long, default_value_t = 4000)]
     requests: usize,
-    /// Where the stand-ins' files go
+    /// Where the VMs' files go
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// Uses processes without a guest, also where VMs could run
+    #[arg(long)]
+    stand_ins: bool,
 }
 
 /// Both sides of a round, in microseconds.
@@ -65,14 +68,18 @@ pub(crate) fn run(args: &ApiArgs) -> Result<()> {
         args.rounds > 0 && args.clients.iter().all(|count| *count > 0),
         "nothing is measured by no round or client"
     );
-    let home = Home::new(&place(args.dir.as_deref()))?;
+    let vms = vms(args)?;
+    let home = Home::new(&place(args.dir.as_deref()), vms)?;
     let (spawns, commands) = (spawns(&home, args.rounds)?, commands(&home, args.rounds)?);
     let asked = args.clients.iter().map(|count| ask(&home, *count, args.requests)).collect::<Result<Vec<_>>>()?;
     let overhead = spawns.overhead().median;
     eprintln!("the daemon adds {overhead:.0} us to a spawn of one, {:.0} us to a command", commands.overhead().median);
     let report = json!({
         "bench": "api",
-        "vms": "stand-ins without a guest",
+        "vms": match vms {
+            Vms::Native => "VMs with the native guest",
+            Vms::StandIns => "stand-ins without a guest",
+        },
         "host": host(),
         "rounds": args.rounds,
         "spawn_of_one": spawns.json(),
@@ -84,6 +91,23 @@ pub(crate) fn run(args: &ApiArgs) -> Result<()> {
     });
     println!("{report:#}");
     Ok(())
+}
+
+/// Real ones, unless somebody wants others or none can run.
+fn vms(args: &ApiArgs) -> Result<Vms> {
+    if args.stand_ins {
+        return Ok(Vms::StandIns);
+    }
+    Ok(match guest::try_here()? {
+        Ok(()) => {
+            eprintln!("with VMs that have the native guest");
+            Vms::Native
+        }
+        Err(why) => {
+            eprintln!("with stand-ins for VMs, because {why}");
+            Vms::StandIns
+        }
+    })
 }
 
 fn micros(begun: Instant) -> f64 {
@@ -101,7 +125,7 @@ fn spawns(home: &Home, rounds: usize) -> Result<Sides> {
         cancel: None,
     };
     let mut sides = Sides::default();
-    // The first round is not counted: the daemon starts the template then, and only it knows the stand-in.
+    // The first round is not counted: the daemon starts the template then, and only it knows a stand-in.
     for round in 0..=rounds {
         let begun = Instant::now();
         let made = home.post("/v1/sandboxes", &json!({ "snapshot_tag": TAG }))?;

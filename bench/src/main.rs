@@ -11,9 +11,12 @@ mod chain;
 mod demo;
 mod fanout;
 mod forkd;
+mod neighbours;
+mod net;
 mod prefault;
 mod process;
 mod program;
+mod recipes;
 mod site;
 mod spawn;
 mod spread;
@@ -43,8 +46,14 @@ enum Bench {
     Prefault(prefault::PrefaultArgs),
     /// Children of a warm Python, each of which has answered, wherever VMs can run here
     Fanout(fanout::FanoutArgs),
-    /// What the daemon adds to a spawn and a command, and how many requests it serves, with stand-ins for VMs
+    /// What the daemon adds to a spawn and a command, and how many requests it serves, on this host's KVM or without one
     Api(api::ApiArgs),
+    /// What a network adds to a spawn, on this host's KVM, and its rules to every packet, wherever VMs can run here
+    Net(net::NetArgs),
+    /// How sandboxes answer beside one that takes all it can get, and what stops that, wherever VMs can run here
+    Neighbours(neighbours::NeighboursArgs),
+    /// How long each recipe takes to build, and to answer: forked, and started cold, wherever VMs can run here
+    Recipes(recipes::RecipesArgs),
     /// What forkd does, shown once with the time of each stage
     Demo,
 }
@@ -58,6 +67,9 @@ fn main() -> ExitCode {
         Bench::Prefault(args) => prefault::run(&args),
         Bench::Fanout(args) => fanout::run(&args),
         Bench::Api(args) => api::run(&args),
+        Bench::Net(args) => net::run(&args),
+        Bench::Neighbours(args) => neighbours::run(&args),
+        Bench::Recipes(args) => recipes::run(&args),
         Bench::Demo => demo::run(),
     };
     match done {

@@ -39,6 +39,9 @@ pub(crate) struct SpawnArgs {
     /// Each VM's writable disks, beside vsock and rng
     #[arg(long, default_value_t = 1)]
     disks: usize,
+    /// Gives each VM a balloon, as VMs of Linux have
+    #[arg(long)]
+    balloon: bool,
     /// Where the VMs' files go
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -95,7 +98,7 @@ struct World {
 impl World {
     fn new(dir: &Path, args: &SpawnArgs) -> Result<Self> {
         let vmm = vmm()?;
-        let shape = Shape { memory: args.memory, disks: args.disks, net: false };
+        let shape = Shape { memory: args.memory, disks: args.disks, net: false, balloon: args.balloon };
         let frozen: Frozen = freeze(&vmm, dir, shape, None)?;
         let template = |name: &str, logging| -> Result<Template> {
             let home = dir.join(name);

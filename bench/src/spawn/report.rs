@@ -28,6 +28,7 @@ pub(super) fn print(args: &SpawnArgs, rows: &[Row]) -> Result<()> {
         "bench": "spawn",
         "memory_mib": args.memory.bytes() >> 20,
         "disks": args.disks,
+        "balloon": args.balloon,
         "host": host(),
         "rows": summaries.iter().map(Summary::json).collect::<Vec<_>>(),
         "goals": goals(&summaries),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use proto::control::{ChildDescriptor, ChildSpec, ControlSocket, FromVmm, Lifetime, ToVmm};
+use proto::control::{CONSOLE, ChildDescriptor, ChildSpec, ControlSocket, FromVmm, Lifetime, MAX_FDS, Outfit, ToVmm};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -16,7 +16,7 @@ use super::wait::{Deadline, count_of, named_pipe};
 
 /// Until all of them have said their first word, however many.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// As many as fit in a message.
+/// Children of a message; fewer, if the descriptors of so many do not fit beside it.
 const BATCH: usize = 100;
 
 /// When things happened, in microseconds after the request.
@@ -46,7 +46,7 @@ pub struct Brood {
 
 impl Brood {
     /// Asks for `count` children in a new directory and waits for the first exit of each. With a network card there must
-    /// be a tap for each.
+    /// be a tap for each. What each child is handed is made when the clock runs already: it is a part of its making.
     ///
     /// # Errors
     /// When one of them does not come to life.
@@ -54,11 +54,14 @@ impl Brood {
         ensure!(!template.has_net || taps.len() == count, "{count} children need as many taps, not {}", taps.len());
         fs::create_dir(dir)?;
         let console = named_pipe(&dir.join("console"))?;
-        let children = (0..count).map(|number| child(dir, number)).collect::<Result<Vec<_>>>()?;
-        let connections = children.chunks(BATCH).map(|_| template.connect()).collect::<Result<Vec<_>>>()?;
-        let taps: Vec<BorrowedFd<'_>> = taps.iter().map(AsFd::as_fd).collect();
+        let children = (0..count).map(|number| child(template, dir, number)).collect::<Result<Vec<_>>>()?;
+        let of_message = MAX_FDS / (template.kinds().len() + usize::from(template.has_net));
+        let batch = BATCH.min(of_message);
+        let connections = children.chunks(batch).map(|_| template.connect()).collect::<Result<Vec<_>>>()?;
         let mut watch = Watch::new(count);
-        ask(&connections, &children, &taps)?;
+        for (number, (connection, children)) in connections.iter().zip(children.chunks(batch)).enumerate() {
+            ask(template, connection, dir, children, taps.get(number * batch..).unwrap_or_default())?;
+        }
         watch.run(&connections, &console).with_context(|| complaints(dir, count))?;
         let Watch { pids, timing, .. } = watch;
         Ok(Self { connections, dir: dir.into(), pids, timing })
@@ -92,23 +95,38 @@ impl Brood {
     }
 }
 
-fn child(dir: &Path, number: usize) -> Result<ChildSpec> {
+fn child(template: &Template, dir: &Path, number: usize) -> Result<ChildSpec> {
     let id = format!("c{number}");
     let home = dir.join(&id);
     fs::create_dir(&home)?;
     // One pipe under as many names as there are children, so that all are heard at one place.
-    fs::hard_link(dir.join("console"), home.join("console.log"))?;
-    Ok(ChildSpec { id, dir: home, lifetime: Lifetime::Connection, disk_limit: None })
+    fs::hard_link(dir.join("console"), home.join(CONSOLE))?;
+    Ok(ChildSpec {
+        id,
+        lifetime: Lifetime::Connection,
+        disk_limit: None,
+        uid: template.uid_of(number),
+        own_cores: false,
+    })
 }
 
 /// Each message goes by a connection of its own: what comes back by one is bounded.
-fn ask(connections: &[ControlSocket], children: &[ChildSpec], taps: &[BorrowedFd<'_>]) -> Result<()> {
-    let mut taps = taps.chunks(BATCH);
-    for (connection, batch) in connections.iter().zip(children.chunks(BATCH)) {
-        let taps = taps.next().unwrap_or_default();
-        let descriptors = if taps.is_empty() { Vec::new() } else { vec![ChildDescriptor::Tap] };
-        connection.send(&ToVmm::Spawn { children: batch.to_vec(), descriptors }, taps)?;
+fn ask(
+    template: &Template,
+    connection: &ControlSocket,
+    dir: &Path,
+    children: &[ChildSpec],
+    taps: &[OwnedFd],
+) -> Result<()> {
+    let outfits = children.iter().map(|child| template.outfit(&dir.join(&child.id))).collect::<Result<Vec<_>>>()?;
+    let mut descriptors = template.kinds();
+    descriptors.extend(template.has_net.then_some(ChildDescriptor::Tap));
+    let outfits: Vec<Vec<OwnedFd>> = outfits.into_iter().map(Outfit::into_fds).collect();
+    let mut fds: Vec<BorrowedFd<'_>> = Vec::new();
+    for (number, outfit) in outfits.iter().enumerate() {
+        fds.extend(outfit.iter().chain(taps.get(number)).map(AsFd::as_fd));
     }
+    connection.send(&ToVmm::Spawn { children: children.to_vec(), descriptors }, &fds)?;
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! From the guest's code to the files of a frozen VM.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use proto::control::{
     ControlSocket, DiskAccess, DiskBase, DiskLayers, DiskSpec, Extent, FromVmm, LayerCount, Lifetime, LoadSpec,
-    NetSpec, ToVmm, VmSpec, VsockSpec, WriteSpec,
+    NetSpec, ToVmm, VmSpec, VmUid, VsockSpec, WriteSpec,
 };
 use types::{GuestMemorySize, VcpuCount};
 
@@ -21,6 +21,8 @@ use super::writer;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// A disk has to have a size; the guest does not look at it.
 const DISK_BYTES: u64 = 64 << 20;
+/// As whom it boots.
+const UID: u32 = 2_099_999_999;
 const MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 
 /// What the VM has beside vsock and rng.
@@ -32,6 +34,8 @@ pub struct Shape {
     pub disks: usize,
     /// A network card; the template's children then need taps.
     pub net: bool,
+    /// A balloon.
+    pub balloon: bool,
 }
 
 /// A frozen VM, with the layers of all that it lies above.
@@ -40,7 +44,8 @@ pub struct Frozen {
     state: PathBuf,
     memory: Vec<PathBuf>,
     disks: Vec<Disk>,
-    tops: PathBuf,
+    /// Where there is room.
+    dir: PathBuf,
     net: bool,
 }
 
@@ -55,14 +60,17 @@ impl Frozen {
     pub(super) fn load(&self) -> Result<(ToVmm, Vec<File>)> {
         let layers_of =
             |disk: &Disk| Ok(DiskLayers { base: DiskBase::Image, layers: u8::try_from(disk.layers.len())? });
-        let spec = LoadSpec {
-            memory: count(&self.memory)?,
-            disks: self.disks.iter().map(layers_of).collect::<Result<_>>()?,
-            tops: self.tops.clone(),
-        };
+        let spec =
+            LoadSpec { memory: count(&self.memory)?, disks: self.disks.iter().map(layers_of).collect::<Result<_>>()? };
         let disks = self.disks.iter().flat_map(|disk| std::iter::once(&disk.image).chain(&disk.layers));
         let paths = std::iter::once(&self.state).chain(&self.memory).chain(disks);
-        Ok((ToVmm::Load(spec), paths.map(|path| open(path)).collect::<Result<_>>()?))
+        let mut files = paths.map(|path| open(path)).collect::<Result<Vec<_>>>()?;
+        if self.memory.len() > 1 {
+            let flat = tempfile::tempfile_in(&self.dir)?;
+            let read = reopen(&flat)?;
+            files.extend([flat, read]);
+        }
+        Ok((ToVmm::Load(spec), files))
     }
 
     /// What is written down in `dir` above this one, and how that is asked for: with new files, and this one's memory.
@@ -107,7 +115,7 @@ pub fn freeze(vmm: &Path, dir: &Path, shape: Shape, tap: Option<BorrowedFd<'_>>)
 /// When it does not boot or does not freeze, or there is no `cc`.
 pub fn freeze_writer(vmm: &Path, dir: &Path, memory: GuestMemorySize, pages: usize) -> Result<Frozen> {
     writer::compile(dir, &kernel(dir), pages)?;
-    freeze_guest(vmm, dir, Shape { memory, disks: 1, net: false }, None)
+    freeze_guest(vmm, dir, Shape { memory, disks: 1, net: false, balloon: false }, None)
 }
 
 fn kernel(dir: &Path) -> PathBuf {
@@ -121,7 +129,11 @@ fn freeze_guest(vmm: &Path, dir: &Path, shape: Shape, tap: Option<BorrowedFd<'_>
     let (engine, vm) = ControlSocket::pair()?;
     let log = File::create(dir.join("vm.log"))?;
     let mut process = Command::new(vmm).arg("vm").stdin(Stdio::from(OwnedFd::from(vm))).stderr(log).spawn()?;
-    engine.send(&ToVmm::Boot(Box::new(spec(dir, kernel(dir), &image, shape))), tap.as_slice())?;
+    let spec = spec(dir, kernel(dir), &image, shape);
+    // Nobody else takes that user.
+    let claim = spec.uid.map(|_| File::open("/dev/null")).transpose()?;
+    let given: Vec<_> = tap.into_iter().chain(claim.as_ref().map(AsFd::as_fd)).collect();
+    engine.send(&ToVmm::Boot(Box::new(spec)), &given)?;
     match hear(&engine, "the boot")? {
         FromVmm::Booted { .. } => {}
         other => bail!("the guest did not boot: {other:?}"),
@@ -133,10 +145,14 @@ fn freeze_guest(vmm: &Path, dir: &Path, shape: Shape, tap: Option<BorrowedFd<'_>
         state: dir.join("state"),
         memory: vec![dir.join("memory")],
         disks: (0..shape.disks).map(disk).collect(),
-        tops: dir.into(),
+        dir: dir.into(),
         net: shape.net,
     };
-    let made = frozen.own().into_iter().map(create).collect::<Result<Vec<_>>>()?;
+    let page_map = open(Path::new(&format!("/proc/{}/pagemap", process.id())))?;
+    let mut made = vec![page_map];
+    for path in frozen.own() {
+        made.push(create(path)?);
+    }
     engine.send(&ToVmm::Freeze, &made.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
     match hear(&engine, "the freeze")? {
         FromVmm::Frozen { .. } => {}
@@ -170,8 +186,10 @@ fn spec(dir: &Path, kernel: PathBuf, image: &Path, shape: Shape) -> VmSpec {
         disks: vec![disk; shape.disks],
         net: shape.net.then_some(NetSpec { mac: MAC }),
         vsock: VsockSpec { cid: 3, socket: dir.join("vsock.sock") },
+        balloon: shape.balloon,
         console: dir.join("console"),
         lifetime: Lifetime::Connection,
+        uid: VmUid::new(UID).filter(|_| rustix::process::geteuid().is_root()),
     }
 }
 
@@ -179,4 +197,9 @@ pub(super) fn hear(socket: &ControlSocket, what: &str) -> Result<FromVmm> {
     Deadline::after(PATIENCE).wait(what, &[socket.as_fd()])?;
     let (event, _) = socket.recv()?.with_context(|| format!("the VMM went away before {what}"))?;
     Ok(event)
+}
+
+/// A file once more, for reading only.
+pub(super) fn reopen(file: &File) -> std::io::Result<File> {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }

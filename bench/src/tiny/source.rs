@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use proto::control::{ChildSpec, ControlSocket, FromVmm, Lifetime, ToVmm};
 
-use super::freeze::hear;
+use super::freeze::{hear, reopen};
 use super::guest::RESTORED;
 use super::process::Process;
 use super::template::{Template, connect, listen};
@@ -33,6 +33,7 @@ pub struct Source {
     told: usize,
     dir: PathBuf,
     has_net: bool,
+    tops: u8,
 }
 
 /// How a branch went.
@@ -55,8 +56,12 @@ impl Source {
         // Nobody listens while a branch is written down, and the guest must not wait for that.
         rustix::pipe::fcntl_setpipe_size(&console, PIPE_BYTES)?;
         let asked = template.connect()?;
-        let child = ChildSpec { id: "source".into(), dir: dir.into(), lifetime: Lifetime::Detached, disk_limit: None };
-        asked.send(&ToVmm::Spawn { children: vec![child], descriptors: Vec::new() }, &[])?;
+        let (id, uid) = ("source".into(), template.uid_of(0));
+        let child = ChildSpec { id, lifetime: Lifetime::Detached, disk_limit: None, uid, own_cores: false };
+        let outfit = template.outfit(dir)?.into_fds();
+        let fds: Vec<_> = outfit.iter().map(AsFd::as_fd).collect();
+        asked.send(&ToVmm::Spawn { children: vec![child], descriptors: template.kinds() }, &fds)?;
+        drop(outfit);
         let mut process = None;
         let mut started = false;
         while process.is_none() || !started {
@@ -72,7 +77,8 @@ impl Source {
         let control = connect(&dir.join("control.sock"))?;
         let process = process.context("the source has no process")?;
         let reports = Reports::default();
-        Ok(Self { process, control, console, reports, told: 0, dir: dir.into(), has_net: template.has_net })
+        let (has_net, tops) = (template.has_net, template.tops());
+        Ok(Self { process, control, console, reports, told: 0, dir: dir.into(), has_net, tops })
     }
 
     /// Lets it write, and waits until it has written all its pages.
@@ -119,10 +125,20 @@ impl Source {
     pub fn branch(&self, dir: &Path) -> Result<Branch> {
         let listener = listen(dir)?;
         let log = File::create(dir.join("template.log"))?;
-        self.control.send(&ToVmm::Branch, &[listener.as_fd(), log.as_fd()])?;
+        self.control.send(&ToVmm::ShowTops, &[])?;
+        let Some((FromVmm::Tops, present)) = self.control.recv()? else { bail!("no tops are shown; {}", self.log()) };
+        ensure!(present.len() == usize::from(self.tops), "{} tops are shown, of {}", present.len(), self.tops);
+        let mut files = Vec::new();
+        for present in present {
+            let fresh = tempfile::tempfile_in(dir)?;
+            let read = reopen(&fresh)?;
+            files.extend([fresh, read, reopen(&File::from(present))?]);
+        }
+        let fds: Vec<_> = [listener.as_fd(), log.as_fd()].into_iter().chain(files.iter().map(AsFd::as_fd)).collect();
+        self.control.send(&ToVmm::Branch, &fds)?;
         match hear(&self.control, "the branch")? {
             FromVmm::Branched { pid, pause_us } => {
-                Ok(Branch { template: Template::of_branch(pid, dir, self.has_net)?, pause_us })
+                Ok(Branch { template: Template::of_branch(pid, dir, self.has_net, self.tops)?, pause_us })
             }
             other => bail!("there is no branch: {other:?}; {}", self.log()),
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use proto::control::{ControlSocket, FromVmm, ToVmm};
+use proto::control::{ChildDescriptor, ControlSocket, FromVmm, Outfit, STATE, ToVmm, VmUid};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::freeze::{Frozen, hear};
@@ -14,6 +14,8 @@ use super::process::Process;
 
 const BACKLOG: i32 = 16;
 const SOCKET: &str = "template.sock";
+/// Users that no system gives to anybody: a measurement has all of them for itself.
+const FIRST_UID: u32 = 2_100_000_000;
 
 /// How much the VMM logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,10 @@ pub struct Template {
     pid: u32,
     pub(super) dir: PathBuf,
     pub(super) has_net: bool,
+    /// How many tops a child needs.
+    tops: u8,
+    /// Whether its children can be users of their own.
+    is_root: bool,
     /// What it says that its loading took, in microseconds.
     pub setup_us: u64,
 }
@@ -65,22 +71,53 @@ impl Template {
         };
         let process = command.spawn()?;
         let pid = process.id();
-        let mut template =
-            Self { process: Kept::Started(process), pid, dir: dir.into(), has_net: frozen.has_net(), setup_us: 0 };
+        let (has_net, is_root) = (frozen.has_net(), rustix::process::geteuid().is_root());
+        let process = Kept::Started(process);
+        let mut template = Self { process, pid, dir: dir.into(), has_net, tops: 0, is_root, setup_us: 0 };
         let connection = template.connect()?;
         let (request, files) = frozen.load()?;
         connection.send(&request, &files.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
         match hear(&connection, "the template's loading")? {
-            FromVmm::Loaded { setup_us } => template.setup_us = setup_us,
+            FromVmm::Loaded { setup_us, tops } => (template.setup_us, template.tops) = (setup_us, tops),
             other => bail!("the template did not load: {other:?}; {}", template.log()),
         }
         Ok(template)
     }
 
-    /// One that listens in `dir`.
-    pub(super) fn of_branch(pid: i32, dir: &Path, has_net: bool) -> Result<Self> {
+    /// One that listens in `dir`, and whose VM was like that of another.
+    pub(super) fn of_branch(pid: i32, dir: &Path, has_net: bool, tops: u8) -> Result<Self> {
         let process = Kept::Branched { _process: Process::open(pid)? };
-        Ok(Self { process, pid: pid.unsigned_abs(), dir: dir.into(), has_net, setup_us: 0 })
+        Ok(Self { process, pid: pid.unsigned_abs(), dir: dir.into(), has_net, tops, is_root: false, setup_us: 0 })
+    }
+
+    /// As whom a child of it runs.
+    pub(super) fn uid_of(&self, number: usize) -> Option<VmUid> {
+        let uid = FIRST_UID + u32::try_from(number).unwrap_or_default();
+        VmUid::new(uid).filter(|_| self.is_root)
+    }
+
+    /// What each of its children is handed.
+    pub(super) fn kinds(&self) -> Vec<ChildDescriptor> {
+        let tops = std::iter::repeat_n(ChildDescriptor::Top, self.tops.into());
+        let all = [
+            ChildDescriptor::State,
+            ChildDescriptor::Log,
+            ChildDescriptor::Console,
+            ChildDescriptor::Control,
+            ChildDescriptor::Vsock,
+        ];
+        all.into_iter().chain(tops).collect()
+    }
+
+    /// Makes what the child of this directory is handed.
+    pub(super) fn outfit(&self, dir: &Path) -> Result<Outfit> {
+        let tops = (0..self.tops).map(|_| tempfile::tempfile_in(dir)).collect::<Result<_, _>>()?;
+        Ok(Outfit::make(dir, File::create(dir.join(STATE))?.into(), tops)?)
+    }
+
+    /// How many tops a child needs.
+    pub(super) const fn tops(&self) -> u8 {
+        self.tops
     }
 
     /// Its process.
@@ -100,7 +137,8 @@ impl Template {
     /// When it cannot.
     pub fn write(&self, dir: &Path, parent: &Frozen) -> Result<(Frozen, Written)> {
         let connection = self.connect()?;
-        let (frozen, request, files) = parent.above(dir)?;
+        let (frozen, request, mut files) = parent.above(dir)?;
+        files.insert(0, File::open(format!("/proc/{}/pagemap", self.pid))?);
         connection.send(&ToVmm::Write(request), &files.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
         loop {
             match hear(&connection, "the writing down")? {

@@ -1,5 +1,5 @@
-//! A home with a snapshot of nothing in it, and a daemon over it whose VMs are stand-ins: processes that do towards the host
-//! what a VM does, without a guest.
+//! A home with one snapshot in it, and a daemon over it. Its VMs are real ones with the native guest in them, or stand-ins:
+//! processes that do towards the host what a VM does, without a guest.
 
 #![expect(clippy::print_stderr, reason = "what is left behind must be said")]
 
@@ -19,6 +19,16 @@ use ureq::Agent;
 
 /// The only snapshot there is.
 pub const TAG: &str = "nothing";
+
+/// What is forked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vms {
+    /// VMs with the native guest, on this host's KVM.
+    Native,
+    /// Processes, on any host.
+    StandIns,
+}
+
 /// What stands in for `forkd-vmm`, and the name by which it does all it is told.
 const STAND_IN: (&str, &str) = ("examples/scripted-vmm-of-daemon", "obeys");
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,16 +50,22 @@ impl Home {
     ///
     /// # Errors
     /// When something is not built, or does not start.
-    pub fn new(place: &Path) -> Result<Self> {
+    pub fn new(place: &Path, vms: Vms) -> Result<Self> {
         let dir = tempfile::tempdir_in(place)?;
         let dirs = Dirs::under(dir.path());
-        fs::write(dir.path().join("image"), [0; 4096])?;
-        take_snapshot(&dirs, &dir.path().join("image"))?;
-        let stand_in = dir.path().join(STAND_IN.1);
-        symlink(beside(STAND_IN.0)?, &stand_in)?;
         let mut command = Command::new(beside("forkd")?);
+        match vms {
+            Vms::Native => drop(guest::Files::write(dir.path())?.snapshot(&TAG.parse()?, &dirs)?),
+            Vms::StandIns => {
+                fs::write(dir.path().join("image"), [0; 4096])?;
+                take_snapshot(&dirs, &dir.path().join("image"))?;
+                let stand_in = dir.path().join(STAND_IN.1);
+                symlink(beside(STAND_IN.0)?, &stand_in)?;
+                command.env("FORKD_VMM", &stand_in);
+            }
+        }
         command.args(["serve", "--bind", "127.0.0.1:0"]).env("FORKD_HOME", dir.path()).env("FORKD_PLACE", "local");
-        command.env("FORKD_VMM", &stand_in).env("RUST_LOG", "info").stdin(Stdio::null()).stdout(Stdio::null());
+        command.env("RUST_LOG", "info").stdin(Stdio::null()).stdout(Stdio::null());
         let mut daemon = command.stderr(Stdio::piped()).spawn()?;
         let mut said = BufReader::new(daemon.stderr.take().context("its words")?).lines();
         let url = said.find_map(|line| {
@@ -147,6 +163,7 @@ fn take_snapshot(dirs: &Dirs, image: &Path) -> Result<()> {
         network: false,
         egress: None,
         interpreter: None,
+        ports: Vec::new(),
         pause_us: None,
     })?;
     Ok(())
