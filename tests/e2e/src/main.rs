@@ -116,10 +116,10 @@ const USUAL: Suite = Suite {
     lone_native: &[fork::deaths::LONE_NATIVE_TESTS],
 };
 
-/// What takes long: clients that others publish, requests that a program makes up, recipes and images, hostile ones too,
-/// package managers, load, and crashes.
+/// What takes long: clients that others publish, requests that a program makes up, images, hostile ones too, package
+/// managers, load, and crashes.
 const LONG: Suite = Suite {
-    user: &[clients::TESTS, recipe_verbs::TESTS, from_image::TESTS, hostile::TESTS],
+    user: &[clients::TESTS, from_image::TESTS, hostile::TESTS],
     vms: &[packages::TESTS],
     lone: &[],
     native: &[],
