@@ -119,6 +119,15 @@ impl<'a> Apt<'a> {
         }
     }
 
+    /// All packages of cloud kernels that can be downloaded.
+    pub(crate) fn cloud_kernels(&self) -> Result<Vec<String>, ToolError> {
+        let mut query = self.tool("apt-cache")?;
+        query.command().args(["search", "--names-only", "^linux-image-[0-9].*-cloud-amd64$"]);
+        let found = query.output()?;
+        let names = found.lines().filter_map(|line| line.split_whitespace().next());
+        Ok(names.filter(is_cloud_kernel).map(str::to_owned).collect())
+    }
+
     /// Fetches a package file into the directory. apt checks it against the archive's signature.
     pub(crate) fn download(&self, package: &str, into: &Path, stage: &dyn Stage) -> Result<(), ToolError> {
         let mut fetch = self.tool("apt-get")?;
@@ -168,14 +177,15 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 fn parse_cloud_kernel(depends: &str) -> Option<String> {
     let names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-    let kernel = |name: &&str| {
-        let version = name.strip_prefix("linux-image-").and_then(|rest| rest.strip_suffix("-cloud-amd64"));
-        version.is_some_and(|version| {
-            version.starts_with(|c: char| c.is_ascii_digit())
-                && version.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.~".contains(&b))
-        })
-    };
-    names.map(str::trim).find(kernel).map(str::to_owned)
+    names.map(str::trim).find(is_cloud_kernel).map(str::to_owned)
+}
+
+fn is_cloud_kernel(name: &&str) -> bool {
+    let version = name.strip_prefix("linux-image-").and_then(|rest| rest.strip_suffix("-cloud-amd64"));
+    version.is_some_and(|version| {
+        version.starts_with(|c: char| c.is_ascii_digit())
+            && version.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.~".contains(&b))
+    })
 }
 
 fn parse_sources(targets: &str, suite: &Suite, signed_by: Option<&str>) -> Vec<String> {

@@ -1,13 +1,15 @@
 //! Finds a kernel to boot guests with, and the modules that fit it.
 //!
 //! Whoever has a kernel says `--kernel`. Otherwise: one unpacked earlier, else the host's own, else Debian's newest
-//! cloud kernel, downloaded with the host's apt and unpacked, not installed:
+//! cloud kernel, downloaded with the host's apt and unpacked, not installed. One that is known to be broken (`broken`) is
+//! passed over for the next:
 //!
 //! ```text
 //! kernels-v1/6.1.0-54-cloud-amd64/boot/vmlinuz-6.1.0-54-cloud-amd64
 //! kernels-v1/6.1.0-54-cloud-amd64/lib/modules/6.1.0-54-cloud-amd64/
 //! ```
 
+mod broken;
 mod debian;
 pub(crate) mod header;
 
@@ -50,6 +52,14 @@ pub enum KernelError {
     /// apt has no such package.
     #[error("apt knows no linux-image-cloud-amd64; add Debian's package sources, or give a kernel with --kernel")]
     NoPackage,
+    /// There are only such as guests die of.
+    #[error("apt has no other kernel than {release}, which is broken: {why}; give one with --kernel")]
+    Broken {
+        /// What apt has.
+        release: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// A program needed to get one failed.
     #[error("cannot get Debian's cloud kernel; give one with --kernel if that does not change")]
     Tool(#[from] ToolError),
@@ -124,6 +134,7 @@ fn cached(bucket: &Bucket) -> Result<Option<GuestKernel>, KernelError> {
     let entries = fs::read_dir(&dir).map_err(CacheError::new("list", &dir))?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let mut releases: Vec<_> = names.filter(|name| !name.ends_with(".lock") && !name.ends_with(".staging")).collect();
+    releases.retain(|release| broken::why(release).is_none());
     releases.sort_by(|a, b| by_version(b, a));
     Ok(releases.iter().find_map(|release| unpacked(&bucket.path(release), release)))
 }
@@ -139,6 +150,7 @@ fn host_kernel(root: &Path, running: &str) -> Option<GuestKernel> {
     let entries = fs::read_dir(root.join("boot")).ok()?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let mut releases: Vec<_> = names.filter_map(|name| name.strip_prefix("vmlinuz-").map(str::to_owned)).collect();
+    releases.retain(|release| broken::why(release).is_none());
     releases.sort_by(|a, b| (b == running).cmp(&(a == running)).then_with(|| by_version(b, a)));
     let usable = |kernel: &GuestKernel| {
         let tree = kernel.modules.as_deref().map(ModuleTree::open);

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::Test;
 use crate::host::{Host, Sh};
@@ -30,7 +30,7 @@ fn what_is_written_is_read_back(host: &Host) -> Result<()> {
     let vm = host.vm()?;
     let script = "f=/var/tmp/big; head -c 32M /dev/urandom > $f && a=$(sha256sum < $f) && sync && \
                   echo 3 > /proc/sys/vm/drop_caches && b=$(sha256sum < $f) && rm $f && test \"$a\" = \"$b\"";
-    vm.sh(script)?;
+    vm.sh(script).with_context(|| vm.sh("dmesg | tail -n 30").unwrap_or_default())?;
     ensure!(vm.sh("dmesg | grep -ci 'I/O error' || true")? == "0", "the disk reported errors");
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use types::progress::Progress;
 
-use super::{GuestKernel, KernelError, cached, unpacked};
+use super::{GuestKernel, KernelError, broken, by_version, cached, unpacked};
 use crate::apt::{Apt, AptError};
 use crate::cache::{Bucket, CacheError, Staging};
 use crate::tool::Tool;
@@ -28,7 +28,7 @@ pub(super) fn fetch(bucket: &Bucket, progress: &dyn Progress) -> Result<GuestKer
     drop(stage);
     let root = staging.path().join("root");
     unpack(&debs, &root, &staging, progress)?;
-    let release = package.strip_prefix("linux-image-").unwrap_or(&package).to_owned();
+    let release = release_in(&package).to_owned();
     if unpacked(&root, &release).is_none() {
         return Err(KernelError::Package { package });
     }
@@ -39,7 +39,8 @@ pub(super) fn fetch(bucket: &Bucket, progress: &dyn Progress) -> Result<GuestKer
 /// The package to get, and the apt that knows it.
 fn resolve<'a>(staging: &'a Staging<'a>, progress: &dyn Progress) -> Result<(Apt<'a>, String), KernelError> {
     let apt = Apt::of_host(staging);
-    if let Some(package) = apt.cloud_kernel()? {
+    if let Some(newest) = apt.cloud_kernel()? {
+        let package = whole_one(&apt, newest)?;
         return Ok((apt, package));
     }
     let stage = progress.stage("Updating package lists", None);
@@ -47,8 +48,29 @@ fn resolve<'a>(staging: &'a Staging<'a>, progress: &dyn Progress) -> Result<(Apt
         AptError::Tool(err) => KernelError::Tool(err),
         AptError::Cache(err) => KernelError::Cache(err),
     })?;
-    let package = apt.cloud_kernel()?.ok_or(KernelError::NoPackage)?;
+    let newest = apt.cloud_kernel()?.ok_or(KernelError::NoPackage)?;
+    let package = whole_one(&apt, newest)?;
     Ok((apt, package))
+}
+
+/// This package, or the one before it when it is broken: of the same Linux if there is one, else the newest there is.
+fn whole_one(apt: &Apt<'_>, newest: String) -> Result<String, KernelError> {
+    let Some(why) = broken::why(release_in(&newest)) else { return Ok(newest) };
+    let whole = before(&newest, apt.cloud_kernels()?);
+    whole.ok_or_else(|| KernelError::Broken { release: release_in(&newest).into(), why })
+}
+
+fn before(newest: &str, mut packages: Vec<String>) -> Option<String> {
+    let linux = |package: &str| release_in(package).split('-').next().unwrap_or_default().to_owned();
+    packages.retain(|package| broken::why(release_in(package)).is_none());
+    packages
+        .sort_by(|a, b| (linux(a) == linux(newest)).cmp(&(linux(b) == linux(newest))).then_with(|| by_version(a, b)));
+    packages.pop()
+}
+
+/// What `uname -r` says of the kernel in this package.
+fn release_in(package: &str) -> &str {
+    package.strip_prefix("linux-image-").unwrap_or(package)
 }
 
 /// Unpacks the one package in the directory. What is not the kernel or its modules is dropped.
@@ -66,4 +88,19 @@ fn unpack(debs: &Path, root: &Path, staging: &Staging<'_>, progress: &dyn Progre
         fs::remove_dir_all(&docs).map_err(CacheError::new("remove", &docs))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_kernel_gives_way_to_the_one_before_it() {
+        let packages = |releases: &[&str]| releases.iter().map(|release| format!("linux-image-{release}")).collect();
+        let chosen = |releases: &[&str]| before("linux-image-6.1.0-55-cloud-amd64", packages(releases));
+        let all = ["6.1.0-54-cloud-amd64", "6.1.0-9-cloud-amd64", "6.1.0-55-cloud-amd64", "6.12.1+deb12-cloud-amd64"];
+        assert_eq!(chosen(&all).as_deref(), Some("linux-image-6.1.0-54-cloud-amd64"));
+        assert_eq!(chosen(&all[2..]).as_deref(), Some("linux-image-6.12.1+deb12-cloud-amd64"));
+        assert_eq!(chosen(&all[2..3]), None);
+    }
 }
