@@ -58,7 +58,7 @@ impl Vm {
         if let Some(frozen) = &self.paused {
             return Ok(Arc::clone(frozen));
         }
-        let vcpus = self.parking.park(&self.threads)?;
+        let vcpus = self.parking.park()?;
         let captured = self.capture_parked(vcpus);
         if captured.is_err() {
             self.parking.resume();

@@ -18,7 +18,7 @@
 //! | no new privileges | whatever a program or a namespace could give back |
 //! | Landlock | all files, sockets and TCP ports, whatever root they are found by; where the kernel has it |
 //! | filter | every system call that the kind of thread does not need (see [`tables`]) |
-//! | resource limits | core dumps, processes, locked memory, descriptors |
+//! | resource limits | core dumps, processes, locked memory, descriptors, timers |
 //!
 //! Only root can leave the host and be another user. A VMM that root started applies every layer or does not run; one
 //! that somebody else started applies those that need no privilege, and `forkd doctor` says which are missing.
@@ -46,6 +46,9 @@ pub(crate) use filter::{FilterError, Kind, confine};
 const LANDLOCK: ABI = ABI::V6;
 /// Threads and processes of one user: those of a branch that is not stored are of the same one.
 const MAX_TASKS: u64 = 4096;
+/// Timers and waiting signals of one user. A VM has a timer for each vCPU while it is being parked; a template, which is
+/// root, must not use up root's.
+const MAX_TIMERS: u64 = 1024;
 /// The vsock's connections, and what a batch of children is given.
 const MAX_DESCRIPTORS: u64 = 8192;
 
@@ -217,6 +220,7 @@ fn limit_resources() -> Result<(), JailError> {
         (Resource::Msgqueue, 0),
         (Resource::Nproc, MAX_TASKS),
         (Resource::Nofile, MAX_DESCRIPTORS),
+        (Resource::Sigpending, MAX_TIMERS),
     ];
     for (resource, most) in limits {
         // Never more than there was; of descriptors as many as that, for a usual limit is lower.

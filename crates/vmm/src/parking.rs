@@ -12,11 +12,13 @@
 //!
 //! A parked thread holds no lock and no device; it sits in [`Parking::stop_here`].
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
-use crate::sys;
+use rustix::thread::Pid;
+
+use crate::sys::kick::Kick;
 use crate::x86::vcpu_state::{VcpuStateError, VcpuStateV1};
 
 /// Why the vCPUs could not be stopped.
@@ -34,7 +36,7 @@ pub(crate) enum ParkError {
         source: VcpuStateError,
     },
     /// A thread cannot be reached.
-    #[error("a vCPU's thread cannot be signalled: {source}")]
+    #[error("a vCPU's thread cannot be called out of its guest: {source}")]
     Kick {
         /// What the system says.
         source: std::io::Error,
@@ -62,6 +64,8 @@ pub(crate) struct Parking {
 #[derive(Debug)]
 struct Lot {
     places: Vec<Place>,
+    /// Who they are, of those that have come.
+    threads: Vec<Option<Pid>>,
     /// How often the vCPUs were let go. Who waits waits for this to change, and not for the wish to end: the next wish
     /// may come before it has woken up.
     released: u64,
@@ -70,9 +74,10 @@ struct Lot {
 impl Parking {
     /// For so many vCPUs, all running.
     pub(crate) fn new(vcpus: usize) -> Self {
+        let places = (0..vcpus).map(|_| Place::Running).collect();
         Self {
             wanted: AtomicBool::new(false),
-            lot: Mutex::new(Lot { places: (0..vcpus).map(|_| Place::Running).collect(), released: 0 }),
+            lot: Mutex::new(Lot { places, threads: vec![None; vcpus], released: 0 }),
             changed: Condvar::new(),
         }
     }
@@ -82,19 +87,20 @@ impl Parking {
     }
 
     /// Stops all vCPUs and takes their states, in order. After an error they run again.
-    pub(crate) fn park(&self, threads: &[JoinHandle<()>]) -> Result<Vec<VcpuStateV1>, ParkError> {
+    pub(crate) fn park(&self) -> Result<Vec<VcpuStateV1>, ParkError> {
         self.wanted.store(true, Ordering::SeqCst);
-        let parked = self.gather(threads);
+        let parked = self.gather();
         if parked.is_err() {
             self.resume();
         }
         parked
     }
 
-    fn gather(&self, threads: &[JoinHandle<()>]) -> Result<Vec<VcpuStateV1>, ParkError> {
-        for thread in threads {
-            sys::kick::kick(thread).map_err(|source| ParkError::Kick { source })?;
-        }
+    fn gather(&self) -> Result<Vec<VcpuStateV1>, ParkError> {
+        // One that has not come yet will look before it runs.
+        let threads = self.lot().threads.clone();
+        let kicks: io::Result<Vec<Option<Kick>>> = threads.into_iter().flatten().map(Kick::give).collect();
+        let _kicks = kicks.map_err(|source| ParkError::Kick { source })?;
         let mut lot = self.lot();
         while lot.places.iter().any(|place| matches!(place, Place::Running | Place::Stopped)) {
             lot = self.changed.wait(lot).unwrap_or_else(PoisonError::into_inner);
@@ -121,6 +127,13 @@ impl Parking {
         lot.released += 1;
         self.wanted.store(false, Ordering::SeqCst);
         self.changed.notify_all();
+    }
+
+    /// For a vCPU's thread: this is it. Before it first looks whether to stop.
+    pub(crate) fn arrive(&self, vcpu: usize) {
+        if let Some(thread) = self.lot().threads.get_mut(vcpu) {
+            *thread = Some(rustix::thread::gettid());
+        }
     }
 
     /// For a vCPU's thread: whether to stop now.
@@ -175,9 +188,10 @@ impl Parking {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
-    use std::thread;
+    use std::thread::{self, JoinHandle};
 
     use super::*;
+    use crate::sys;
 
     /// Threads that count while they run, and stop when asked to.
     fn counters(parking: &Arc<Parking>, count: usize, rounds: &Arc<AtomicU64>) -> Vec<JoinHandle<()>> {
@@ -185,6 +199,7 @@ mod tests {
         let counter = |id| {
             let (parking, rounds) = (Arc::clone(parking), Arc::clone(rounds));
             thread::spawn(move || {
+                parking.arrive(id);
                 while rounds.load(Ordering::SeqCst) < u64::MAX / 2 {
                     rounds.fetch_add(1, Ordering::SeqCst);
                     if parking.wanted() {
@@ -202,7 +217,7 @@ mod tests {
         let (parking, rounds) = (Arc::new(Parking::new(3)), Arc::new(AtomicU64::new(0)));
         let threads = counters(&parking, 3, &rounds);
         for _ in 0..200 {
-            assert_eq!(parking.park(&threads).unwrap().len(), 3);
+            assert_eq!(parking.park().unwrap().len(), 3);
             let before = rounds.load(Ordering::SeqCst);
             thread::yield_now();
             assert_eq!(rounds.load(Ordering::SeqCst), before);
@@ -224,6 +239,7 @@ mod tests {
         let mover = |id| {
             let (parking, rounds, torn) = (Arc::clone(&parking), Arc::clone(&rounds), Arc::clone(&torn));
             thread::spawn(move || {
+                parking.arrive(id);
                 while rounds.fetch_add(1, Ordering::SeqCst) < u64::MAX / 2 {
                     if parking.wanted() {
                         parking.stop_here(id, || {
@@ -241,7 +257,7 @@ mod tests {
         };
         let threads: Vec<_> = (0..3).map(mover).collect();
         for _ in 0..200 {
-            parking.park(&threads).unwrap();
+            parking.park().unwrap();
             parking.resume();
         }
         rounds.store(u64::MAX / 2, Ordering::SeqCst);
@@ -254,7 +270,7 @@ mod tests {
         let (parking, rounds) = (Arc::new(Parking::new(2)), Arc::new(AtomicU64::new(0)));
         let threads = counters(&parking, 1, &rounds);
         parking.leave(1);
-        assert!(matches!(parking.park(&threads), Err(ParkError::Ended)));
+        assert!(matches!(parking.park(), Err(ParkError::Ended)));
         let before = rounds.load(Ordering::SeqCst);
         while rounds.load(Ordering::SeqCst) == before {
             thread::yield_now();

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use kvm_bindings::kvm_cpuid_entry2;
@@ -39,17 +39,19 @@ pub(crate) struct Vcpu {
     pub(crate) cpuid: Arc<[kvm_cpuid_entry2]>,
 }
 
-/// Starts the thread of vCPU `id`.
-pub(crate) fn start(id: u8, mut vcpu: Vcpu, around: Surroundings) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new().name(format!("vcpu{id}")).spawn(move || {
+/// Starts the thread of vCPU `id`, for which nobody waits: it runs until the process ends, or says that it is over.
+pub(crate) fn start(id: u8, mut vcpu: Vcpu, around: Surroundings) -> io::Result<()> {
+    let thread = move || {
         let kickable = Kickable::new(&mut vcpu.fd);
+        around.parking.arrive(usize::from(id));
         let confined = confine(Kind::Vcpu).map_err(|error| error.to_string());
         let ended = confined.and_then(|()| run(&mut vcpu, usize::from(id), &around));
         drop(kickable);
         let event = ended.unwrap_or_else(|message| Event::Fault { message: format!("vCPU {id}: {message}") });
         around.events.raise(event);
         around.parking.leave(usize::from(id));
-    })
+    };
+    thread::Builder::new().name(format!("vcpu{id}")).spawn(thread).map(drop)
 }
 
 /// Runs until the guest ends itself; an error is a sentence for a person.

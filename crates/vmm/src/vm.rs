@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use kvm_ioctls::{Kvm, VmFd};
 use proto::control::{DiskAccess, VmSpec};
@@ -40,7 +39,6 @@ pub(crate) struct Vm {
     pub(crate) disks: Vec<Disk>,
     pub(crate) bus: Arc<Bus>,
     pub(crate) parking: Arc<Parking>,
-    pub(crate) threads: Vec<JoinHandle<()>>,
     /// Which MSRs are part of a vCPU's state.
     pub(crate) msr_indices: Arc<[u32]>,
     /// What it is, for as long as it is paused.
@@ -165,10 +163,11 @@ impl Assembled {
             parking: Arc::clone(&parking),
             msr_indices: Arc::clone(&msr_indices),
         };
-        let start = |(vcpu, id)| vcpu::start(id, vcpu, around.clone()).map_err(host_error("a vCPU thread"));
-        let threads = vcpus.into_iter().zip(0..).map(start).collect::<Result<_, _>>()?;
+        for (vcpu, id) in vcpus.into_iter().zip(0..) {
+            vcpu::start(id, vcpu, around.clone()).map_err(host_error("a vCPU thread"))?;
+        }
         let Self { kvm, fd, shape, ram, wired: devices, disks, .. } = self;
-        Ok(Vm { kvm, fd, shape, ram, devices, disks, bus, parking, threads, msr_indices, paused: None })
+        Ok(Vm { kvm, fd, shape, ram, devices, disks, bus, parking, msr_indices, paused: None })
     }
 }
 

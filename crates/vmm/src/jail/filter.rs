@@ -96,17 +96,20 @@ pub(crate) fn confine(kind: Kind) -> Result<(), FilterError> {
 
 /// Allows what is in the table; the rest ends the process.
 fn allow(table: &[Call]) -> Result<BpfProgram, BackendError> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-    for call in table {
-        rules.entry(call.number).or_default().extend(alternatives(call.only)?);
-    }
-    translate(rules, SeccompAction::Trap, SeccompAction::Allow)
+    translate(rules(table)?, SeccompAction::Trap, SeccompAction::Allow)
 }
 
 /// Says of some calls that this kernel does not have them: the C library then makes others, which can be looked into.
 fn pretend_absent() -> Result<BpfProgram, BackendError> {
-    let rules = tables::ABSENT.iter().map(|number| (*number, Vec::new())).collect();
-    translate(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS.unsigned_abs()))
+    translate(rules(tables::ABSENT)?, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS.unsigned_abs()))
+}
+
+fn rules(table: &[Call]) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for call in table {
+        rules.entry(call.number).or_default().extend(alternatives(call.only)?);
+    }
+    Ok(rules)
 }
 
 fn translate(
@@ -119,13 +122,15 @@ fn translate(
 
 /// One rule for each value that an argument may have; none at all when anything goes.
 fn alternatives(only: Only) -> Result<Vec<SeccompRule>, BackendError> {
-    let argument = |index, op, value| {
-        let condition = SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, value)?;
-        SeccompRule::new(vec![condition])
-    };
+    let condition = |index, op, value| SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, value);
+    let argument = |index, op, value| SeccompRule::new(vec![condition(index, op, value)?]);
     match only {
         Only::Any => Ok(Vec::new()),
         Only::Is(index, values) => values.iter().map(|value| argument(index, SeccompCmpOp::Eq, *value)).collect(),
+        Only::Are(values) => {
+            let all = values.iter().map(|(index, value)| condition(*index, SeccompCmpOp::Eq, *value));
+            Ok(vec![SeccompRule::new(all.collect::<Result<_, _>>()?)?])
+        }
         Only::Without(index, bits) => Ok(vec![argument(index, SeccompCmpOp::MaskedEq(bits), 0)?]),
         Only::Ioctl(mask, requests) => {
             requests.iter().map(|request| argument(1, SeccompCmpOp::MaskedEq(mask), *request)).collect()

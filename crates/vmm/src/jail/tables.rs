@@ -26,6 +26,8 @@ pub(super) enum Only {
     Any,
     /// When the argument of this index is one of these.
     Is(u8, &'static [u64]),
+    /// When each argument of these indices is this.
+    Are(&'static [(u8, u64)]),
     /// When the argument of this index has none of these bits.
     Without(u8, u64),
     /// An `ioctl` of which these bits are one of these.
@@ -40,8 +42,15 @@ const fn only(number: c_long, only: Only, why: &'static str) -> Call {
     Call { number, only, why }
 }
 
-/// What the C library asks for first and need not have: its arguments lie in memory, where no filter can look.
-pub(super) const ABSENT: &[c_long] = &[libc::SYS_clone3];
+/// What the C library asks for first and need not have. Nobody is ever let do it, and asking is no crime.
+pub(super) const ABSENT: &[Call] = &[
+    any(libc::SYS_clone3, "its arguments lie in memory, where no filter can look; `clone` does as well"),
+    only(
+        libc::SYS_tgkill,
+        Only::Is(2, &[SIG_ABORT]),
+        "aborting; a filter cannot tell one's own number from another's. Who cannot signal itself crashes instead",
+    ),
+];
 
 const EXECUTABLE: u64 = libc::PROT_EXEC.unsigned_abs() as u64;
 /// All that `clone` could make of namespaces.
@@ -53,11 +62,12 @@ const NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET)
     .unsigned_abs() as u64;
-/// The lowest of the signals that have no meaning, by which a vCPU is called out of its guest.
-const SIG_KICK: u64 = 34;
-/// What a process is ended by that touches what it must not.
-const FAULTS: &[u64] = &[libc::SIGBUS.unsigned_abs() as u64, libc::SIGSEGV.unsigned_abs() as u64];
 const SIG_ABORT: u64 = libc::SIGABRT.unsigned_abs() as u64;
+/// What a process is ended by that touches what it must not, or gives up.
+const FATAL: &[u64] = &[libc::SIGBUS.unsigned_abs() as u64, libc::SIGSEGV.unsigned_abs() as u64, SIG_ABORT];
+/// This process, as the calls about priorities name it.
+const ITSELF: &[(u8, u64)] = &[(0, libc::PRIO_PROCESS as u64), (1, 0)];
+const CLOCK_MONOTONIC: u64 = libc::CLOCK_MONOTONIC.unsigned_abs() as u64;
 /// Type and number of an `ioctl`, without the size of its argument.
 const REQUEST: u64 = 0xffff;
 const FIONBIO: u64 = 0x5421;
@@ -139,8 +149,8 @@ pub(super) const MAIN: &[Call] = &[
     any(libc::SYS_rt_sigprocmask, "a thread is begun, a process forked"),
     only(
         libc::SYS_rt_sigaction,
-        Only::Is(0, FAULTS),
-        "the standard library lets a fault that is none of its own end it",
+        Only::Is(0, FATAL),
+        "the standard library lets a fault that is none of its own end it; aborting",
     ),
     any(libc::SYS_rt_sigreturn, "the end of a kick"),
     any(libc::SYS_sched_getaffinity, "each new thread, to find its stack"),
@@ -148,11 +158,14 @@ pub(super) const MAIN: &[Call] = &[
     any(libc::SYS_set_tid_address, "a forked process"),
     any(libc::SYS_gettid, "aborting"),
     any(libc::SYS_getpid, "aborting"),
+    only(libc::SYS_tgkill, Only::Is(2, &[SIG_ABORT]), "aborting, and answered by another filter that there is none"),
     only(
-        libc::SYS_tgkill,
-        Only::Is(2, &[SIG_KICK, SIG_ABORT]),
-        "kicks a vCPU, of which nothing else takes notice; aborts",
+        libc::SYS_timer_create,
+        Only::Is(0, &[CLOCK_MONOTONIC]),
+        "kicks a vCPU; a timer's signal goes to threads of its own process only",
     ),
+    any(libc::SYS_timer_settime, "the same"),
+    any(libc::SYS_timer_delete, "the same"),
     only(
         libc::SYS_prctl,
         Only::Is(
@@ -162,8 +175,8 @@ pub(super) const MAIN: &[Call] = &[
         "names of threads, more filters, cores that are not shared",
     ),
     only(libc::SYS_seccomp, Only::Is(0, &[libc::SECCOMP_SET_MODE_FILTER as u64]), "more filters"),
-    any(libc::SYS_setpriority, "a writer steps back"),
-    any(libc::SYS_getpriority, "the same"),
+    only(libc::SYS_setpriority, Only::Are(ITSELF), "a writer steps back"),
+    only(libc::SYS_getpriority, Only::Are(ITSELF), "the same"),
     any(libc::SYS_geteuid, "whether it is root"),
     any(libc::SYS_setgroups, "a child becomes a user of its own; needs a capability that only a template has"),
     any(libc::SYS_setresgid, "the same"),
@@ -203,8 +216,8 @@ pub(super) const VCPU: &[Call] = &[
     any(libc::SYS_rt_sigprocmask, "the thread's end"),
     only(
         libc::SYS_rt_sigaction,
-        Only::Is(0, FAULTS),
-        "the standard library lets a fault that is none of its own end it",
+        Only::Is(0, FATAL),
+        "the standard library lets a fault that is none of its own end it; aborting",
     ),
     any(libc::SYS_sigaltstack, "the thread's end"),
     any(libc::SYS_restart_syscall, "waiting was interrupted"),
@@ -212,7 +225,7 @@ pub(super) const VCPU: &[Call] = &[
     any(libc::SYS_sched_yield, "a lock that is free in a moment"),
     any(libc::SYS_gettid, "aborting"),
     any(libc::SYS_getpid, "aborting"),
-    only(libc::SYS_tgkill, Only::Is(2, &[SIG_ABORT]), "aborting"),
+    only(libc::SYS_tgkill, Only::Is(2, &[SIG_ABORT]), "aborting, and answered by another filter that there is none"),
     any(libc::SYS_exit, "the thread's end"),
     any(libc::SYS_exit_group, "the end"),
 ];
@@ -238,8 +251,8 @@ pub(super) const WRITER: &[Call] = &[
         "another descriptor of a file; a build that checks itself looks before it closes",
     ),
     any(libc::SYS_close, "what is no longer needed"),
-    any(libc::SYS_setpriority, "it steps back"),
-    any(libc::SYS_getpriority, "the same"),
+    only(libc::SYS_setpriority, Only::Are(ITSELF), "it steps back"),
+    only(libc::SYS_getpriority, Only::Are(ITSELF), "the same"),
     any(libc::SYS_sendmsg, "what it says to who asked"),
     any(libc::SYS_poll, "room in the connection"),
     any(libc::SYS_ppoll, "the same"),
@@ -254,14 +267,14 @@ pub(super) const WRITER: &[Call] = &[
     any(libc::SYS_rt_sigprocmask, "aborting"),
     only(
         libc::SYS_rt_sigaction,
-        Only::Is(0, FAULTS),
-        "the standard library lets a fault that is none of its own end it",
+        Only::Is(0, FATAL),
+        "the standard library lets a fault that is none of its own end it; aborting",
     ),
     any(libc::SYS_clock_gettime, "time, where the kernel does not give it away"),
     any(libc::SYS_getrandom, "tables of the standard library"),
     any(libc::SYS_gettid, "aborting"),
     any(libc::SYS_getpid, "aborting"),
-    only(libc::SYS_tgkill, Only::Is(2, &[SIG_ABORT]), "aborting"),
+    only(libc::SYS_tgkill, Only::Is(2, &[SIG_ABORT]), "aborting, and answered by another filter that there is none"),
     any(libc::SYS_sigaltstack, "the end"),
     any(libc::SYS_restart_syscall, "waiting was interrupted"),
     any(libc::SYS_exit, "the end"),

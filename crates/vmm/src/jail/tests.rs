@@ -12,10 +12,12 @@ use std::process::{Command, Output};
 use proto::control::{Condition, Violation};
 
 use super::*;
-use crate::sys::hostile::{self, Act, Layers};
+use crate::sys::hostile::{self, Act, Layers, Sibling};
 
 const UID: u32 = 2_000_100_000;
 const SIBLING: u32 = UID + 1;
+/// How the process below ends when the thread it has a timer for is not its own.
+const NOT_OWN: i32 = 255;
 /// What tells the process below what to try.
 const ACT: &str = "VMM_HOSTILE";
 const WORLD: &str = "VMM_WORLD";
@@ -39,12 +41,16 @@ enum Ended {
 #[test]
 fn hostile_process() {
     let (Ok(act), Some(world)) = (std::env::var(ACT), std::env::var_os(WORLD)) else { return };
-    let (act, layers): (Act, Layers) = serde_json::from_str(&act).unwrap();
-    hostile::run(act, layers, Path::new(&world), [UID, SIBLING].map(|uid| VmUid::new(uid).unwrap()));
+    let (act, layers, beside): (Act, Layers, Sibling) = serde_json::from_str(&act).unwrap();
+    hostile::run(act, layers, beside, Path::new(&world), [UID, SIBLING].map(|uid| VmUid::new(uid).unwrap()));
 }
 
 /// Tries something in a world with a file, a directory and sockets that a jailed process must not reach.
 fn attempt(act: Act, layers: Layers) -> Ended {
+    attempt_beside(Sibling::Stranger, act, layers)
+}
+
+fn attempt_beside(sibling: Sibling, act: Act, layers: Layers) -> Ended {
     assert!(is_root(), "the jail needs root, and so do its tests");
     let world = tempfile::tempdir().unwrap();
     std::fs::write(world.path().join("secret"), "everybody may read this").unwrap();
@@ -56,7 +62,7 @@ fn attempt(act: Act, layers: Layers) -> Ended {
     }
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "jail::tests::hostile_process", "--test-threads", "1", "--nocapture"])
-        .env(ACT, serde_json::to_string(&(act, layers)).unwrap())
+        .env(ACT, serde_json::to_string(&(act, layers, sibling)).unwrap())
         .env(WORLD, world.path())
         .output()
         .unwrap();
@@ -97,6 +103,9 @@ fn is_refused_without_filter(act: Act, errno: i32) {
 #[test]
 fn what_is_tried_here_works_outside_of_the_jail() {
     for act in [Act::OpenFile, Act::OpenAbove, Act::ConnectToDaemon, Act::ConnectToSibling, Act::PtraceSibling] {
+        assert_eq!(attempt(act, Layers::None), Ended::Succeeded, "{act:?}");
+    }
+    for act in [Act::AbortSibling, Act::KickSibling, Act::ReniceSibling] {
         assert_eq!(attempt(act, Layers::None), Ended::Succeeded, "{act:?}");
     }
     for act in [Act::KillSibling, Act::ReadSibling, Act::Mount, Act::MakeNamespace, Act::CloneNamespace, Act::Fork] {
@@ -157,9 +166,28 @@ fn another_vm_cannot_be_ended() {
     is_refused_without_filter(Act::KillSibling, libc::EPERM);
 }
 
+/// Also not by one of the same user, as what is forked from a branch that is not stored is; nor does a template, which is
+/// root's, reach what else is root's.
 #[test]
-fn the_signal_for_vcpus_does_not_reach_another_vm() {
-    assert_eq!(attempt(Act::KickSibling, Layers::All), Ended::Refused(libc::EPERM));
+fn nobody_is_signalled_or_held_up_by_its_relatives() {
+    for (layers, thread, siblings) in [
+        (Layers::All, "main", &[Sibling::Stranger, Sibling::Relative][..]),
+        (Layers::AllAsVcpu, "vcpu", &[Sibling::Relative]),
+        (Layers::AllAsWriter, "writer", &[Sibling::Relative]),
+        (Layers::AllAsTemplate, "main", &[Sibling::Root]),
+    ] {
+        for sibling in siblings {
+            let attempt = |act| attempt_beside(*sibling, act, layers);
+            assert_eq!(attempt(Act::KickSibling), killed(thread, libc::SYS_tgkill), "{layers:?} {sibling:?}");
+            assert_eq!(attempt(Act::KillSiblingsThread), killed(thread, libc::SYS_tgkill), "{layers:?} {sibling:?}");
+            assert_eq!(attempt(Act::AbortSibling), Ended::Refused(libc::ENOSYS), "{layers:?} {sibling:?}");
+            for renice in [Act::ReniceSibling, Act::ReniceUser] {
+                assert_eq!(attempt(renice), killed(thread, libc::SYS_setpriority), "{layers:?} {sibling:?}");
+            }
+        }
+    }
+    assert_eq!(attempt_beside(Sibling::Relative, Act::TimeSibling, Layers::All), Ended::Refused(NOT_OWN));
+    assert_eq!(attempt_beside(Sibling::Root, Act::TimeSibling, Layers::AllAsTemplate), Ended::Refused(NOT_OWN));
 }
 
 #[test]
@@ -262,6 +290,8 @@ fn kvm_is_asked_for_nothing_that_no_vmm_needs() {
 fn an_accident_is_one_in_every_kind_of_thread() {
     for layers in [Layers::None, Layers::All, Layers::AllAsVcpu, Layers::AllAsWriter] {
         assert_eq!(attempt(Act::Crash, layers), Ended::Crashed, "{layers:?}");
+        let aborted = attempt(Act::Abort, layers);
+        assert!(matches!(aborted, Ended::Crashed) || layers == Layers::None, "{layers:?}: {aborted:?}");
     }
 }
 

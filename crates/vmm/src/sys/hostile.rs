@@ -7,12 +7,15 @@ use std::path::Path;
 
 use proto::control::VmUid;
 use rustix::net::{AddressFamily, SocketType};
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions};
 use serde::{Deserialize, Serialize};
 
 use super::fork::{self, Forked};
 use super::{kick, trap};
 use crate::jail::{self, Kind, confine};
+
+/// Whether a process is over, which it stays until it is waited for.
+const IS_OVER: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).union(WaitIdOptions::NOWAIT);
 
 /// What is tried.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -28,8 +31,15 @@ pub(crate) enum Act {
     ReadSibling,
     KillSibling,
     KillSiblingsThread,
-    /// With the one signal that a VMM may send.
+    /// With the signal that the C library aborts with.
+    AbortSibling,
+    /// With the signal that calls vCPUs out of their guests.
     KickSibling,
+    /// By a timer, as vCPUs are called.
+    TimeSibling,
+    ReniceSibling,
+    /// Everybody who is of the same user.
+    ReniceUser,
     Execute,
     MapCode,
     ProtectCode,
@@ -50,6 +60,8 @@ pub(crate) enum Act {
     TypeIntoTerminal,
     /// By accident: memory that is not there.
     Crash,
+    /// As a panic does.
+    Abort,
     /// A system call without arguments that make sense.
     Call(libc::c_long),
 }
@@ -62,17 +74,36 @@ pub(crate) enum Layers {
     All,
     AllAsVcpu,
     AllAsWriter,
+    AllAsTemplate,
+}
+
+/// Who the sibling is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Sibling {
+    /// A VM of another user.
+    Stranger,
+    /// A VM of the same user.
+    Relative,
+    /// No VM at all, and root.
+    Root,
 }
 
 /// Tries it in a copy of this process, beside a sibling, and prints how that ended: 0 is success.
-pub(crate) fn run(act: Act, layers: Layers, world: &Path, [uid, sibling]: [VmUid; 2]) {
+pub(crate) fn run(act: Act, layers: Layers, beside: Sibling, world: &Path, [uid, stranger]: [VmUid; 2]) {
     trap::install().unwrap();
     kick::install().unwrap();
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
     let sibling = copy(|| {
         let layers = if matches!(layers, Layers::None | Layers::WithoutFilter) { layers } else { Layers::All };
-        enter(layers, Some(sibling)).unwrap();
+        match beside {
+            Sibling::Stranger => enter(layers, Some(stranger)).unwrap(),
+            Sibling::Relative => enter(layers, Some(uid)).unwrap(),
+            Sibling::Root => {}
+        }
+        rustix::io::write(&writer, b"x").unwrap();
         pause()
     });
+    File::from(reader).read_exact(&mut [0]).unwrap();
     let state = File::create(world.join("state")).unwrap();
     let tools = Tools {
         world: world.to_owned(),
@@ -90,6 +121,8 @@ pub(crate) fn run(act: Act, layers: Layers, world: &Path, [uid, sibling]: [VmUid
         }
     });
     let (_, status) = rustix::process::waitpid(Some(hostile), WaitOptions::empty()).unwrap().unwrap();
+    let ended = rustix::process::waitid(WaitId::Pid(sibling), IS_OVER).unwrap();
+    assert!(ended.is_none() || layers == Layers::None, "the sibling was ended: {ended:?}");
     // Also one that is over already, if that was tried, is there until it is waited for.
     rustix::process::kill_process(sibling, rustix::process::Signal::KILL).unwrap();
     rustix::process::waitpid(Some(sibling), WaitOptions::empty()).unwrap();
@@ -132,6 +165,7 @@ fn enter(layers: Layers, uid: Option<VmUid>) -> Result<(), jail::JailError> {
         Layers::WithoutFilter => jail::enter_but_for_the_filter(uid),
         Layers::All => jail::enter_as_vm(uid),
         Layers::AllAsVcpu => jail::enter_as_vm(uid).and_then(|()| Ok(confine(Kind::Vcpu)?)),
+        Layers::AllAsTemplate => jail::enter_as_template(),
         Layers::AllAsWriter => jail::enter_as_vm(uid).and_then(|()| Ok(confine(Kind::Writer)?)),
     }
 }
@@ -192,6 +226,12 @@ fn attempt(act: Act, tools: &Tools) -> io::Result<()> {
         }
         Act::KillSibling => call(libc::SYS_kill, [sibling, flags(libc::SIGKILL), 0, 0, 0, 0]).map(drop),
         Act::KillSiblingsThread => call(libc::SYS_tgkill, [sibling, sibling, flags(libc::SIGKILL), 0, 0, 0]).map(drop),
+        Act::AbortSibling => call(libc::SYS_tgkill, [sibling, sibling, flags(libc::SIGABRT), 0, 0, 0]).map(drop),
+        Act::TimeSibling => kick::Kick::give(tools.sibling)?.map(drop).ok_or(io::ErrorKind::NotFound.into()),
+        Act::ReniceSibling => {
+            call(libc::SYS_setpriority, [libc::PRIO_PROCESS as usize, sibling, 19, 0, 0, 0]).map(drop)
+        }
+        Act::ReniceUser => call(libc::SYS_setpriority, [libc::PRIO_USER as usize, 0, 19, 0, 0, 0]).map(drop),
         Act::KickSibling => call(libc::SYS_tgkill, [sibling, sibling, flags(libc::SIGRTMIN()), 0, 0, 0]).map(drop),
         Act::Execute => {
             let arguments = [c"/bin/true".as_ptr(), std::ptr::null()];
@@ -227,6 +267,7 @@ fn attempt(act: Act, tools: &Tools) -> io::Result<()> {
             unsafe { std::ptr::without_provenance_mut::<u8>(8).write_volatile(0) };
             Ok(())
         }
+        Act::Abort => std::process::abort(),
         Act::Call(number) => call(number, nothing).map(drop),
     }
 }

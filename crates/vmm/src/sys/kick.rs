@@ -2,15 +2,24 @@
 //!
 //! A signal alone can come a moment too early, when the thread has decided to enter the guest but has not done so; it
 //! would then be lost. So its handler sets the flag in the vCPU's shared page that makes the next KVM_RUN return at once.
+//!
+//! The signal is that of a timer which is over at once. A timer reaches the threads of its own process only, which is for
+//! the kernel to see to; a system call that sends signals would reach whoever is of the same user, and a filter, which is
+//! inherited, cannot tell one's own number from another's.
 
 use std::cell::Cell;
 use std::io;
-use std::os::unix::thread::{JoinHandleExt, RawPthread};
+use std::mem;
 use std::ptr;
-use std::thread::JoinHandle;
 
 use kvm_ioctls::VcpuFd;
+use rustix::thread::Pid;
 use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
+
+/// As soon as a timer can be over.
+const AT_ONCE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1 };
+/// Not again.
+const NEVER: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
 
 thread_local! {
     /// The flag of this thread's vCPU. Has no destructor and no lazy beginning, so a handler may read it any time.
@@ -30,7 +39,7 @@ pub(crate) fn install() -> io::Result<()> {
     register_signal_handler(SIGRTMIN(), on_kick).map_err(io::Error::from)
 }
 
-/// This thread's vCPU, reachable by [`kick`] for as long as this lives.
+/// This thread's vCPU, reachable by a [`Kick`] for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Kickable(());
 
@@ -48,12 +57,42 @@ impl Drop for Kickable {
     }
 }
 
-/// Makes the thread's KVM_RUN return, the one under way or else the next.
-pub(crate) fn kick(thread: &JoinHandle<()>) -> io::Result<()> {
-    let thread: RawPthread = thread.as_pthread_t();
-    // SAFETY: the handle is alive, so the thread was not joined and its id is valid, even if it has ended.
-    match unsafe { libc::pthread_kill(thread, SIGRTMIN()) } {
-        0 | libc::ESRCH => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
+/// Makes a thread's KVM_RUN return, the one under way or else the next; in a moment, if this lives so long.
+#[derive(Debug)]
+pub(crate) struct Kick {
+    timer: libc::timer_t,
+}
+
+impl Kick {
+    /// For a thread of this process. One that is over needs none.
+    pub(crate) fn give(thread: Pid) -> io::Result<Option<Self>> {
+        // SAFETY: it is made of numbers and pointers, all of which can be zero.
+        let mut event: libc::sigevent = unsafe { mem::zeroed() };
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = SIGRTMIN();
+        event.sigev_notify_thread_id = thread.as_raw_nonzero().get();
+        let mut timer = ptr::null_mut();
+        // SAFETY: both are there for as long as the call takes.
+        if unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) } != 0 {
+            let error = io::Error::last_os_error();
+            // What else could be wrong with these arguments is not.
+            return if error.raw_os_error() == Some(libc::EINVAL) { Ok(None) } else { Err(error) };
+        }
+        let kick = Self { timer };
+        let when = libc::itimerspec { it_interval: NEVER, it_value: AT_ONCE };
+        // SAFETY: the timer was just made, and the time is there for as long as the call takes.
+        match unsafe { libc::timer_settime(kick.timer, 0, &raw const when, ptr::null_mut()) } {
+            0 => Ok(Some(kick)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Kick {
+    fn drop(&mut self) {
+        // SAFETY: the timer was made by this, and nobody else has it.
+        if unsafe { libc::timer_delete(self.timer) } != 0 {
+            log::warn!("a timer stays: {}", io::Error::last_os_error());
+        }
     }
 }
