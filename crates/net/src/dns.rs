@@ -14,6 +14,7 @@
 //! Questions come by UDP alone: no answer of ours is too long for it.
 
 pub mod message;
+mod queue;
 mod server;
 
 use std::convert::Infallible;
@@ -42,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Whom names are asked of.
 #[derive(Clone, Debug)]
 pub enum Upstream {
-    /// Those named in a file like `/etc/resolv.conf`, as it is at the time.
+    /// Those named in a file like `/etc/resolv.conf`, as it was a moment ago.
     File(PathBuf),
     /// These.
     Servers(Vec<SocketAddr>),

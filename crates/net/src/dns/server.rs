@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 
 use super::message::{self, Answer, Kind, MAX_MESSAGE, Outcome, Question};
+use super::queue::{self, Queue};
 use super::{Command, Upstream};
 use crate::network::Network;
 use crate::plan::{GUEST, Number};
 use crate::policy::HostName;
 use crate::site::Site;
 
-/// How many questions may wait for an answer: of one sandbox, and of all.
-const MAX_WAITING: (usize, usize) = (32, 1024);
 /// How many questions of one sandbox are looked at before it is another's turn.
 const BATCH: usize = 16;
 /// How long one name server is waited for.
@@ -27,9 +26,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const EVENTS: usize = 64;
 
+/// For how long it is known whom to ask; that is a file of the host's.
+const SERVERS_KNOWN: Duration = Duration::from_secs(1);
+
 /// What a descriptor is, as epoll remembers it: a network's number, or a question's number beyond all of those.
 const BELL: u64 = u64::MAX;
-const FIRST_WAITING: u64 = 1 << 32;
 
 /// Everything the thread has.
 #[derive(Debug)]
@@ -40,8 +41,9 @@ pub(super) struct Server {
     bell: Arc<OwnedFd>,
     epoll: OwnedFd,
     networks: HashMap<u16, Arc<Network>>,
-    waiting: HashMap<u64, Waiting>,
-    next: u64,
+    waiting: Queue<Waiting>,
+    /// Whom to ask, and since when that is known.
+    servers: Option<(Instant, Vec<SocketAddr>)>,
 }
 
 /// A question on its way.
@@ -67,8 +69,8 @@ impl Server {
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
-        let (networks, waiting) = (HashMap::new(), HashMap::new());
-        Ok(Self { site, upstream, orders, bell, epoll, networks, waiting, next: FIRST_WAITING })
+        let (networks, waiting) = (HashMap::new(), Queue::new());
+        Ok(Self { site, upstream, orders, bell, epoll, networks, waiting, servers: None })
     }
 
     pub(super) fn run(mut self) {
@@ -86,7 +88,7 @@ impl Server {
                             return;
                         }
                     }
-                    number if number >= FIRST_WAITING => self.hear(number),
+                    number if number >= queue::FIRST => self.hear(number),
                     number => self.listen(number),
                 }
             }
@@ -125,7 +127,7 @@ impl Server {
     }
 
     fn forget(&mut self, number: Number) {
-        self.waiting.retain(|_, waiting| waiting.network.number() != number);
+        self.waiting.forget(number);
         let Some(network) = self.networks.remove(&number.get()) else { return };
         if let Err(error) = epoll::delete(&self.epoll, &*network.questions) {
             log::warn!("{}: {error}", number.namespace());
@@ -183,11 +185,10 @@ impl Server {
         question: &Question,
         name: HostName,
     ) -> io::Result<()> {
-        let of_this = self.waiting.values().filter(|waiting| waiting.network.number() == network.number()).count();
-        if of_this >= MAX_WAITING.0 || self.waiting.len() >= MAX_WAITING.1 {
-            return Err(io::Error::other("too many questions wait for an answer"));
+        if let Some(given_up) = self.waiting.make_room(network.number()).map_err(io::Error::other)? {
+            say(&given_up.network, given_up.asker, &given_up.question.decline(Outcome::Failed));
         }
-        let mut others = self.upstream.servers();
+        let mut others = self.servers();
         others.reverse();
         let server = others.pop().ok_or_else(|| io::Error::other("the host has no name server"))?;
         let (id, socket) = inquire(server, &name)?;
@@ -195,18 +196,26 @@ impl Server {
         self.wait_for(Waiting { network, asker, question, name, id, socket, until, others })
     }
 
+    fn servers(&mut self) -> Vec<SocketAddr> {
+        match &self.servers {
+            Some((since, servers)) if since.elapsed() < SERVERS_KNOWN => servers.clone(),
+            _ => self.servers.insert((Instant::now(), self.upstream.servers())).1.clone(),
+        }
+    }
+
     fn wait_for(&mut self, waiting: Waiting) -> io::Result<()> {
-        let number = self.next;
-        // 64 bits do not run out; the bell's number is never reached.
-        self.next += 1;
-        epoll::add(&self.epoll, &waiting.socket, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
-        self.waiting.insert(number, waiting);
-        Ok(())
+        let number = self.waiting.add(waiting.network.number(), waiting);
+        let Some(Waiting { socket, .. }) = self.waiting.get(number) else { return Ok(()) };
+        let added = epoll::add(&self.epoll, socket, epoll::EventData::new_u64(number), epoll::EventFlags::IN);
+        if added.is_err() {
+            self.waiting.remove(number);
+        }
+        Ok(added?)
     }
 
     /// Somebody has answered a question of ours.
     fn hear(&mut self, number: u64) {
-        let Some(waiting) = self.waiting.get(&number) else { return };
+        let Some(waiting) = self.waiting.get(number) else { return };
         let mut bytes = [0; MAX_MESSAGE];
         let said = match waiting.socket.recv(&mut bytes) {
             Ok(length) => message::understand(&bytes[..length], waiting.id, &waiting.name),
@@ -219,7 +228,7 @@ impl Server {
         if answer.addresses == Err(Outcome::Failed) && !waiting.others.is_empty() {
             return self.try_another(number);
         }
-        if let Some(waiting) = self.waiting.remove(&number) {
+        if let Some(waiting) = self.waiting.remove(number) {
             self.pass_on(&waiting, answer);
         }
     }
@@ -261,14 +270,12 @@ impl Server {
 
     fn give_up_on_the_silent(&mut self) {
         let now = Instant::now();
-        let late: Vec<_> =
-            self.waiting.iter().filter(|(_, waiting)| waiting.until <= now).map(|(number, _)| *number).collect();
-        late.into_iter().for_each(|number| self.try_another(number));
+        self.waiting.those(|waiting| waiting.until <= now).into_iter().for_each(|number| self.try_another(number));
     }
 
     /// Asks the next name server, or says that nobody knows.
     fn try_another(&mut self, number: u64) {
-        let Some(mut waiting) = self.waiting.remove(&number) else { return };
+        let Some(mut waiting) = self.waiting.remove(number) else { return };
         while let Some(server) = waiting.others.pop() {
             if let Ok((id, socket)) = inquire(server, &waiting.name) {
                 let (network, asker, question) =
