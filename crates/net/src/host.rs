@@ -3,7 +3,7 @@
 //! Each sandbox's own table decides first. This one holds whatever that says, for everything that came by an uplink of
 //! ours. Who is allowed to reach the host or a neighbour must have named its address, and is in a set of pairs here for
 //! as long. It touches nothing else but what only we brought about: VMs on plain taps are reached through nobody, and a
-//! host that did not forward before it had to for us forwards nothing else (chain `others`).
+//! host that did not forward IPv4 before it had to for us forwards nothing else (chain `others`).
 //!
 //! It is never removed: another daemon may depend on it, and without uplinks it does nothing. One of an older forkd is
 //! replaced, in one step, with the pairs that it has; and so is one that has nothing but the rules for plain taps, which
@@ -24,12 +24,14 @@ use crate::tap;
 const NAMED: &str = "named";
 const MAX_NAMED: u32 = 1 << 20;
 /// A counter whose name says which rules these are. It changes when they do.
-const VERSION: &str = "version-2";
+const VERSION: &str = "version-3";
 /// Counts what sandboxes could not begin because all of them together had too many connections.
 const LIMITED: &str = "limited";
 /// Counts what is not forwarded because the host never did; it is there when the chain of that name is.
 const OTHERS: &str = "others";
 const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
+/// Whether what bridges carry passes through these rules, too.
+const BRIDGED: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
 const MAX_CONNECTIONS: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 const OURS: Ipv4Net = Ipv4Net::new_assert(OUTSIDE, OUTSIDE_PREFIX);
 
@@ -50,7 +52,8 @@ impl Host {
         if !has(VERSION) {
             let forwards = fs::read_to_string(FORWARDING)?.trim() != "0";
             let before = if nft.has_table()? { nft.elements(NAMED)? } else { Vec::new() };
-            let mut change = rules(!forwards || has(OTHERS));
+            let others = if forwards && !has(OTHERS) { Others::Forwarded } else { Others::not_forwarded()? };
+            let mut change = rules(others);
             change.add_all(NAMED, &before.into_iter().map(|pair| (pair.key, None)).collect::<Vec<_>>());
             nft.commit(change)?;
             // The rules have the kernel follow connections, so it knows now how many it can.
@@ -169,8 +172,27 @@ fn begin(change: &mut Transaction) {
     change.rule("forward", &Rule::new().outgoing_any(Compare::Equal, tap::PREFIX).then(Verdict::Drop));
 }
 
-/// The whole table; with `closed` the host forwards nothing but for us.
-fn rules(closed: bool) -> Transaction {
+/// What becomes of IPv4 packets that are none of ours. IPv6 is forwarded as it was before: we never ask for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Others {
+    Forwarded,
+    Dropped,
+    /// What a bridge carries is not forwarded, but looks like it.
+    DroppedUnlessBridged,
+}
+
+impl Others {
+    fn not_forwarded() -> io::Result<Self> {
+        match fs::read_to_string(BRIDGED) {
+            Ok(said) if said.trim() != "0" => Ok(Self::DroppedUnlessBridged),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(Self::Dropped),
+        }
+    }
+}
+
+/// The whole table.
+fn rules(others: Others) -> Transaction {
     let mut change = Transaction::default();
     change.replace_table();
     change.counter(LIMITED);
@@ -197,12 +219,15 @@ fn rules(closed: bool) -> Transaction {
     change.rule("forward", &ours().then(Verdict::Drop));
     let out = Rule::new().ipv4().source_in(OURS).outgoing_any(Compare::NotEqual, HOST_LINK);
     change.rule("postrouting", &out.masquerade());
-    if closed {
+    if others != Others::Forwarded {
         change.counter(OTHERS);
         change.base_chain(OTHERS, Hook { number: Hook::FORWARD, ..filter });
         change.rule(OTHERS, &ours().then(Verdict::Accept));
         change.rule(OTHERS, &Rule::new().outgoing_any(Compare::Equal, HOST_LINK).then(Verdict::Accept));
-        change.rule(OTHERS, &Rule::new().count(OTHERS).then(Verdict::Drop));
+        if others == Others::DroppedUnlessBridged {
+            change.rule(OTHERS, &Rule::new().between_bridges().then(Verdict::Accept));
+        }
+        change.rule(OTHERS, &Rule::new().ipv4().count(OTHERS).then(Verdict::Drop));
     }
     change
 }
@@ -217,3 +242,6 @@ fn limit(most: u32) -> Transaction {
     change.rule("begin", &Rule::new().then(Verdict::Accept));
     change
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,8 @@ const DELETE_QDISC: u16 = 37;
 const REPLACE: u16 = 0x100;
 
 const INET: u8 = 2;
+#[cfg(test)]
+const INET6: u8 = 10;
 const UP: u32 = 1;
 const LINK_HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
@@ -124,6 +126,35 @@ impl Links {
         header[4..].copy_from_slice(&self.index(name)?.to_ne_bytes());
         let message = Message::new(NEW_ADDRESS, CREATE | EXCLUSIVE, &header);
         self.socket.ask(message.put(2, &address.octets()).put(1, &address.octets()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn add_address6(&mut self, name: &str, address: std::net::Ipv6Addr, prefix: u8) -> io::Result<()> {
+        // At once: nobody is asked whether he has it.
+        const WITHOUT_ASKING: u8 = 2;
+        let mut header = [INET6, prefix, WITHOUT_ASKING, 0, 0, 0, 0, 0];
+        header[4..].copy_from_slice(&self.index(name)?.to_ne_bytes());
+        self.socket.ask(Message::new(NEW_ADDRESS, CREATE | EXCLUSIVE, &header).put(1, &address.octets()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn add_default_route6(&mut self, gateway: std::net::Ipv6Addr) -> io::Result<()> {
+        let header = [INET6, 0, 0, 0, 254, 4, 0, 1, 0, 0, 0, 0];
+        self.socket.ask(Message::new(NEW_ROUTE, CREATE | EXCLUSIVE, &header).put(5, &gateway.octets()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn make_bridge(&mut self, name: &str) -> io::Result<()> {
+        let info = Attributes::default().put_str(1, "bridge");
+        let message = Message::new(NEW_LINK, CREATE | EXCLUSIVE, &link_header(0, 0));
+        self.socket.ask(message.put_str(NAME, name).put_all(LINK_INFO, &info))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn attach(&mut self, name: &str, bridge: &str) -> io::Result<()> {
+        const MASTER: u16 = 10;
+        let (index, bridge) = (self.index(name)?, self.index(bridge)?);
+        self.socket.ask(Message::new(NEW_LINK, 0, &link_header(index, 0)).put(MASTER, &bridge.to_ne_bytes()))
     }
 
     #[cfg(test)]

@@ -82,11 +82,15 @@ pub(crate) struct Hook {
 }
 
 impl Hook {
+    pub(crate) const PREROUTING: u32 = 0;
     pub(crate) const INPUT: u32 = 1;
     pub(crate) const FORWARD: u32 = 2;
+    pub(crate) const OUTPUT: u32 = 3;
     pub(crate) const POSTROUTING: u32 = 4;
     /// Of a table of [`Family::Device`].
     pub(crate) const INGRESS: u32 = 0;
+    /// Before connections are followed.
+    pub(crate) const BEFORE_CONNECTIONS: i32 = -300;
     /// Where others translate source addresses.
     pub(crate) const AFTER_ROUTING: i32 = 100;
 }

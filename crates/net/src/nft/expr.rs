@@ -127,6 +127,12 @@ impl Rule {
         self.meta(6, Reg::A).compare(Compare::Equal, prefix.as_bytes())
     }
 
+    /// From one bridge, or from one bridge to another.
+    pub(crate) fn between_bridges(self) -> Self {
+        let bridge = interface("bridge");
+        self.meta(26, Reg::A).compare(Compare::Equal, &bridge).meta(27, Reg::A).compare(Compare::Equal, &bridge)
+    }
+
     pub(crate) fn outgoing_any(self, how: Compare, prefix: &str) -> Self {
         self.meta(7, Reg::A).compare(how, prefix.as_bytes())
     }
@@ -185,6 +191,10 @@ impl Rule {
         self.udp().port(port, port)
     }
 
+    pub(crate) fn udp_from(self, port: u16) -> Self {
+        self.udp().load(Base::Transport, 0, 2, Reg::A).compare(Compare::Equal, &port.to_be_bytes())
+    }
+
     fn port(self, first: u16, last: u16) -> Self {
         let loaded = self.load(Base::Transport, 2, 2, Reg::A);
         if first == last {
@@ -232,6 +242,11 @@ impl Rule {
     /// Gives the connection that mark.
     pub(crate) fn set_mark(self, mark: u32) -> Self {
         self.value(&mark.to_ne_bytes(), Reg::A).with("ct", &Attributes::default().put_be32(2, 3).put_be32(4, Reg::A.0))
+    }
+
+    /// The kernel remembers no connection for it.
+    pub(crate) fn untracked(self) -> Self {
+        self.with("notrack", &Attributes::default())
     }
 
     /// More connections than so many.
