@@ -10,6 +10,8 @@
 //! deny      counted, noted, refused
 //! replies   of connections that have the mark
 //! input     questions to the name server, and answers to whoever entered the namespace
+//! asking    (and answering) the questions: no connection is remembered for any, for they would be without number, in
+//!           a table that all namespaces share
 //! ```
 //!
 //! A policy is a mark on the connections it let through. When the policy changes so does the mark, and the next packet of
@@ -100,6 +102,15 @@ fn ingress(change: &mut Transaction, limits: &Limits) {
 }
 
 fn input(change: &mut Transaction) {
+    let raw = |number| {
+        let priority = Hook::BEFORE_CONNECTIONS;
+        Hook { number, priority, kind: "filter", policy: Verdict::Accept, device: None }
+    };
+    change.base_chain("asking", raw(Hook::PREROUTING));
+    change.base_chain("answering", raw(Hook::OUTPUT));
+    change.rule("asking", &Rule::new().incoming(TAP).ipv4().to(GATEWAY.into()).udp_to(DNS).untracked());
+    let answer = Rule::new().outgoing(TAP).ipv4().source(Compare::Equal, GATEWAY).udp_from(DNS);
+    change.rule("answering", &answer.untracked());
     let ask = Rule::new().incoming(TAP).ipv4().to(GATEWAY.into()).udp_to(DNS);
     change.rule("input", &ask.then(Verdict::Accept));
     change.rule("input", &Rule::new().incoming(TAP).established().then(Verdict::Accept));

@@ -325,6 +325,31 @@ fn limits_hold() {
 }
 
 #[test]
+fn questions_fill_no_table() {
+    const QUESTIONS: usize = 200;
+    on_a_host(|world| {
+        serve_everywhere(world);
+        let guest = world.guest();
+        for _ in 0..QUESTIONS {
+            guest.udp().send_to(b"what", (GATEWAY, DNS_PORT)).unwrap();
+        }
+        let (mut answered, until) = (0, Instant::now() + Duration::from_secs(20));
+        while answered < QUESTIONS {
+            assert!(Instant::now() < until, "{answered} came");
+            let Ok((_, asker)) = guest.network.questions.recv_from(&mut [0; 8]) else { continue };
+            guest.network.questions.send_to(b"that", asker).unwrap();
+            answered += 1;
+        }
+        let remembered = || guest.network.namespace.inside(|| Nft::open()?.connections_of(GUEST)).unwrap().len();
+        assert_eq!(remembered(), 0);
+        allow(&guest, "all");
+        let _open = guest.connect(ONE, 80).unwrap();
+        assert_eq!(remembered(), 1, "others are remembered");
+        guest.leave();
+    });
+}
+
+#[test]
 fn bytes_take_the_time_they_are_given() {
     const RATE: Option<NonZeroU32> = NonZeroU32::new(512 << 10);
     on_a_host(|world| {
