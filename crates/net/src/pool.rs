@@ -10,7 +10,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ use crate::site::{Site, locked};
 
 /// The most networks that are kept ready.
 pub const MAX_READY: usize = 1024;
+/// How many are made at once for who needs more than are ready.
+const MAKERS: usize = 8;
 /// How often it is looked whose tap is gone.
 const ROUND: Duration = Duration::from_millis(500);
 /// How often it is looked for what others left.
@@ -37,6 +40,9 @@ pub struct Lease {
     pub tap: OwnedFd,
 }
 
+/// Who looks at a network once more when its VM has ended, before the next one has it.
+type LastLook = Box<dyn Fn(&Network) + Send + Sync>;
+
 /// Networks that are ready.
 #[derive(Debug)]
 pub struct Pool {
@@ -44,7 +50,6 @@ pub struct Pool {
     keeper: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug)]
 struct Shared {
     site: Site,
     names: Names,
@@ -53,6 +58,13 @@ struct Shared {
     changed: Condvar,
     /// Held while a network is adopted: two could not both listen for its questions.
     adopting: Mutex<()>,
+    last_look: OnceLock<LastLook>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("target", &self.target).field("state", &self.state).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -73,10 +85,16 @@ impl Pool {
         site.sweep()?;
         let names = Names::start(site.clone(), upstream).map_err(refused("start the name server"))?;
         let (state, changed, adopting) = (Mutex::default(), Condvar::new(), Mutex::default());
-        let shared = Arc::new(Shared { site, names, target: target.min(MAX_READY), state, changed, adopting });
+        let (target, last_look) = (target.min(MAX_READY), OnceLock::new());
+        let shared = Arc::new(Shared { site, names, target, state, changed, adopting, last_look });
         let keeper = Arc::clone(&shared);
         let keeper = std::thread::Builder::new().name("networks".into()).spawn(move || keeper.keep());
         Ok(Self { shared, keeper: Some(keeper.map_err(refused("start the keeper of networks"))?) })
+    }
+
+    /// Has each network looked at once more when its VM has ended. Who is the first to ask for that gets it.
+    pub fn on_end(&self, look: impl Fn(&Network) + Send + Sync + 'static) {
+        self.shared.last_look.get_or_init(|| Box::new(look));
     }
 
     /// So many networks, each for one VM. Those that are not ready are made now.
@@ -89,14 +107,11 @@ impl Pool {
         let mut taken = state.ready.split_off(rest);
         drop(state);
         self.shared.changed.notify_all();
-        while taken.len() < count {
-            match self.shared.make() {
-                Ok(lease) => taken.push(lease),
-                Err(error) => {
-                    self.shared.state().ready.append(&mut taken);
-                    return Err(error);
-                }
-            }
+        let (made, failed) = self.shared.make_many(count - taken.len());
+        taken.extend(made);
+        if let Some(error) = failed {
+            self.shared.state().ready.append(&mut taken);
+            return Err(error);
         }
         let mut state = self.shared.state();
         for lease in &taken {
@@ -152,6 +167,7 @@ impl Drop for Pool {
         let State { ready, used, .. } = std::mem::take(&mut *self.shared.state());
         let ready: Vec<_> = ready.into_iter().map(|Lease { network, .. }| network).collect();
         let left = used.into_values().filter(|network| matches!(network.is_used(), Ok(false)));
+        let left = left.inspect(|network| self.shared.look_at(network));
         for network in ready.into_iter().chain(left) {
             if let Err(error) = network.remove() {
                 log::warn!("{} is left: {error}", network.number().namespace());
@@ -185,6 +201,12 @@ impl Shared {
         }
     }
 
+    fn look_at(&self, network: &Network) {
+        if let Some(look) = self.last_look.get() {
+            look(network);
+        }
+    }
+
     /// Looks after what VMs have left.
     fn reclaim(&self) {
         let used: Vec<_> = self.state().used.values().map(Arc::clone).collect();
@@ -198,6 +220,7 @@ impl Shared {
                 }
             }
             self.names.forget(network.number());
+            self.look_at(&network);
             self.state().used.remove(&network.number());
             let wanted = self.state().ready.len() < self.target;
             let done = if wanted {
@@ -236,12 +259,50 @@ impl Shared {
         }
     }
 
+    /// Makes so many, a few at a time: the kernel does much of it for one while it has another wait. When one cannot be
+    /// made no more are, and those that were are in the answer.
+    fn make_many(&self, count: usize) -> (Vec<Lease>, Option<NetworkError>) {
+        let (left, made, failed) = (AtomicUsize::new(count), Mutex::new(Vec::new()), Mutex::new(None));
+        let work = || {
+            let one = |left: usize| left.checked_sub(1);
+            while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one).is_ok() {
+                match self.make() {
+                    Ok(lease) => locked(&made).push(lease),
+                    Err(error) => {
+                        left.store(0, Ordering::Relaxed);
+                        *locked(&failed) = Some(error);
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..count.min(MAKERS) {
+                let maker = std::thread::Builder::new().name("network".into()).spawn_scoped(scope, work);
+                if let Err(error) = maker {
+                    log::debug!("fewer make networks at once: {error}");
+                }
+            }
+            work();
+        });
+        (inner(made), inner(failed))
+    }
+
     fn make(&self) -> Result<Lease, NetworkError> {
-        let from = self.state().next;
+        let mut state = self.state();
+        let from = state.next;
+        state.next = from.wrapping_add(1);
+        drop(state);
         let (network, tap) = Network::make(&self.site, Number::new(from))?;
-        self.state().next = network.number().get().wrapping_add(1);
+        // Those in between are others'.
+        if network.number() != Number::new(from) {
+            self.state().next = network.number().get().wrapping_add(1);
+        }
         Ok(Lease { network: Arc::new(network), tap })
     }
+}
+
+fn inner<T>(mutex: Mutex<T>) -> T {
+    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -290,6 +351,23 @@ mod tests {
             let used = again.pop().unwrap();
             drop((again, pool));
             assert_eq!(world.site.directory.list().unwrap(), [used.network.number()], "only what is used is left");
+        });
+    }
+
+    #[test]
+    fn what_a_vm_did_last_is_seen() {
+        on_a_host(|world| {
+            let pool = start(world, 1);
+            let (say, hear) = std::sync::mpsc::channel();
+            pool.on_end(move |network| say.send((network.turn(), network.report().unwrap().attempts)).unwrap());
+            let lease = pool.take(1).unwrap().remove(0);
+            let turn = lease.network.turn();
+            let guest = Guest::on(lease.network, lease.tap);
+            assert!(!guest.reaches(ONE, 80));
+            guest.leave();
+            let (last, attempts) = hear.recv_timeout(Duration::from_secs(20)).unwrap();
+            assert_eq!((last, attempts.len(), attempts[0].address), (turn, 1, ONE));
+            await_counts(&pool, (1, 0));
         });
     }
 
