@@ -15,7 +15,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use net::Egress;
 use proto::control::{ControlError, ControlSocket, FromVmm, ToVmm};
 use store::{Existing, Manifest, Origin, Parent, Snapshot, Staged, Status, Store, StoreError, Under};
 use types::{Dirs, Tag, TagError};
@@ -165,7 +164,7 @@ pub struct Branch {
     extent: Extent,
     pause_us: u64,
     /// What the sandbox may connect to: so may what is made of the branch.
-    egress: Option<Egress>,
+    egress: Option<Box<str>>,
     staged: Option<Staged>,
     template: Template,
     /// Its template is nobody's concern any more.
@@ -190,7 +189,9 @@ pub fn branch(spec: BranchSpec, dirs: &Dirs) -> Result<Branch, BranchError> {
     };
     // Said at once where it can be: from then on nobody removes what it lies on.
     let under = below.as_ref().map_or(Under::Later, |below| extent.under(below.manifest()));
-    let origin = Origin { parent: Some(parent.clone()), branched_from: Some(id()), under };
+    let network = child.network().map_err(|source| BranchError::Io { action: "read a sandbox's network", source })?;
+    let egress: Option<Box<str>> = network.map(|network| network.egress.to_string().into());
+    let origin = Origin { parent: Some(parent.clone()), branched_from: Some(id()), egress: egress.clone(), under };
     let staged = store.stage(&tag, Existing::Keep, origin)?;
     let place = Place::new(dirs, &tag);
     let (template, pause_us) = adopt(&place, staged.id(), |listener, log| ask(&child, &place, listener, log, dirs))?;
@@ -199,8 +200,6 @@ pub fn branch(spec: BranchSpec, dirs: &Dirs) -> Result<Branch, BranchError> {
         log::warn!("templates that nobody keeps may still run: {error}");
     }
     let dirs = dirs.clone();
-    let network = child.network().map_err(|source| BranchError::Io { action: "read a sandbox's network", source })?;
-    let egress = network.map(|network| network.egress);
     Ok(Branch { tag, parent, below, extent, pause_us, egress, staged: Some(staged), template, kept: false, dirs })
 }
 

@@ -148,14 +148,14 @@ pub fn fork_on(spec: &ForkSpec, networks: Option<&Networks<'_>>, dirs: &Dirs) ->
     }
     limits::raise_descriptors().map_err(|source| ForkError::Io { action: "raise the limit of open files", source })?;
     let status = Store::new(dirs).status(&spec.tag)?;
-    let networks = match (has_network(&status, dirs), networks) {
+    let networks = match (has_network(&status), networks) {
         (true, None) => return Err(ForkError::Network { tag: spec.tag.clone() }),
         (false, Some(networks)) if networks.are_meant() => {
             return Err(ForkError::NoNetwork { tag: spec.tag.clone() });
         }
         (needed, networks) => networks.filter(|_| needed),
     };
-    let usual = networks.map(|_| usual_egress(&status)).transpose()?.flatten();
+    let usual = networks.map(|_| usual_egress(&spec.tag, &status)).transpose()?.flatten();
     // Before anything is started: a limit that cannot be held is an error.
     let groups = groups(&spec.children, dirs)?;
     let template = template_of_status(&spec.tag, status, dirs, begun + spec.limit, spec.cancel.as_ref())?;
@@ -171,27 +171,23 @@ pub fn fork_on(spec: &ForkSpec, networks: Option<&Networks<'_>>, dirs: &Dirs) ->
     forked
 }
 
-/// Whether the guest has a network card. A branch has what it was taken of has, also while it is being written.
-fn has_network(status: &Status, dirs: &Dirs) -> bool {
-    let parent = match status {
-        Status::Ready(snapshot) => return snapshot.manifest().network,
-        Status::Writing(intent) => intent.parent.as_ref(),
-        Status::Failed(_) => None,
-    };
-    let Some(parent) = parent else { return false };
-    match Store::new(dirs).status(&parent.tag) {
-        Ok(Status::Ready(snapshot)) => snapshot.manifest().id == parent.id && snapshot.manifest().network,
-        // The parent is gone: once the branch is written, it says so itself.
-        _ => false,
+/// Whether the guest has a network card. A branch has one if its sandbox has, also while it is being written.
+fn has_network(status: &Status) -> bool {
+    match status {
+        Status::Ready(snapshot) => snapshot.manifest().network,
+        Status::Writing(intent) => intent.egress.is_some(),
+        Status::Failed(_) => false,
     }
 }
 
-/// Where children of that snapshot may connect to, if nobody says otherwise. One that is being written says nothing yet.
-fn usual_egress(status: &Status) -> Result<Option<Egress>, ForkError> {
-    let Status::Ready(snapshot) = status else { return Ok(None) };
-    let Some(text) = &snapshot.manifest().egress else { return Ok(None) };
-    let unusable = |source| ForkError::Egress { tag: snapshot.manifest().tag.clone(), source };
-    text.parse().map(Some).map_err(unusable)
+/// Where children of that snapshot may connect to, if nobody says otherwise.
+fn usual_egress(tag: &Tag, status: &Status) -> Result<Option<Egress>, ForkError> {
+    let text = match status {
+        Status::Ready(snapshot) => snapshot.manifest().egress.as_deref(),
+        Status::Writing(intent) => intent.egress.as_deref(),
+        Status::Failed(_) => None,
+    };
+    text.map(str::parse).transpose().map_err(|source| ForkError::Egress { tag: tag.clone(), source })
 }
 
 fn fork_from(

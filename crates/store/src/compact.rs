@@ -22,6 +22,7 @@ impl Store {
         let origin = Origin {
             parent: None,
             branched_from: Some(format!("compact:{from}")),
+            egress: None,
             under: Under::ImagesOf(Box::new(manifest.clone())),
         };
         let staged = self.stage(to, Existing::Keep, origin)?;

@@ -64,6 +64,7 @@ impl Store {
             created_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             parent: None,
             branched_from: None,
+            egress: None,
             under: Vec::new(),
         };
         let text = serde_json::to_vec_pretty(&intent).expect("it holds only numbers, texts and lists of them");

@@ -77,6 +77,7 @@ impl Staged {
             created_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             parent,
             branched_from: origin.branched_from,
+            egress: origin.egress,
             under: foundation.layers().map(|layer| layer.digest).collect(),
         };
         let _guard = sweep::guard(&store.dir)?;

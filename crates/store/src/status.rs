@@ -59,6 +59,9 @@ pub struct Intent {
     pub parent: Option<Parent>,
     /// What it is made of otherwise.
     pub branched_from: Option<String>,
+    /// Of a branch of a sandbox that has a network: where what is forked from it may connect to, as it is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Box<str>>,
     /// The layers that will lie under its own: nobody may remove them meanwhile.
     pub(crate) under: Vec<Digest>,
 }

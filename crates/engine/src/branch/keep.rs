@@ -194,7 +194,7 @@ fn describe(parent: &Manifest, branch: &Branch) -> Described {
         vcpus: parent.vcpus,
         memory: parent.memory,
         network: parent.network,
-        egress: branch.egress.as_ref().map(|egress| egress.to_string().into()),
+        egress: branch.egress.clone(),
         interpreter: parent.interpreter,
         ports: parent.ports.clone(),
         pause_us: Some(branch.pause_us),

@@ -44,6 +44,33 @@ fn what_a_branch_lies_on_stays_from_its_first_moment() {
 }
 
 #[test]
+fn a_branch_says_what_its_sandbox_may_reach_from_its_first_moment() {
+    for extent in [Extent::Diff, Extent::Full] {
+        let world = World::new();
+        let child = sandbox(&world, "obeys");
+        let network = r#"{"number":1,"turn":1,"egress":"198.51.100.7:80"}"#;
+        std::fs::write(child.path().join("network.json"), network).unwrap();
+        let branch = take(&world, child, extent).unwrap();
+        let status = Store::new(&world.dirs).status(&name()).unwrap();
+        let Status::Writing(intent) = &status else { panic!("{status:?}") };
+        assert_eq!(intent.egress.as_deref(), Some("198.51.100.7:80"));
+        let spec = ForkSpec {
+            tag: name(),
+            children: vec![ChildOptions::default()],
+            lifetime: Lifetime::Detached,
+            results: Results::AllOrNothing,
+            limit: LONG,
+            cancel: None,
+        };
+        let forked = fork(&spec, &world.dirs).unwrap_err();
+        assert!(matches!(forked, crate::ForkError::Network { .. }), "its children have a network, too: {forked}");
+        let kept = branch.keep(None).unwrap();
+        assert_eq!(kept.snapshot.manifest().egress.as_deref(), Some("198.51.100.7:80"));
+        remove_snapshot(&name(), Removal::Plain, &world.dirs).unwrap();
+    }
+}
+
+#[test]
 fn a_full_branch_needs_nobody_and_names_nobody() {
     let world = World::new();
     let child = sandbox(&world, "obeys");

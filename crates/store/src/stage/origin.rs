@@ -14,6 +14,8 @@ pub struct Origin {
     pub parent: Option<Parent>,
     /// What it is made of otherwise: a sandbox's id, or `compact:<tag>`.
     pub branched_from: Option<String>,
+    /// Where a sandbox that has a network may connect to, and so what is made of its branch may; as it is written.
+    pub egress: Option<Box<str>>,
     /// What its layers lie on.
     pub under: Under,
 }
@@ -42,14 +44,14 @@ impl Origin {
     /// A VM that was booted from these images.
     #[must_use]
     pub const fn booted(images: Vec<PathBuf>) -> Self {
-        Self { parent: None, branched_from: None, under: Under::Images(images) }
+        Self { parent: None, branched_from: None, egress: None, under: Under::Images(images) }
     }
 
     /// A sandbox that was forked from this snapshot, of which what changed is written.
     #[must_use]
     pub fn branched(parent: Manifest, sandbox: String) -> Self {
         let (name, under) = (parent.as_parent(), Under::LayersOf(Box::new(parent)));
-        Self { parent: Some(name), branched_from: Some(sandbox), under }
+        Self { parent: Some(name), branched_from: Some(sandbox), egress: None, under }
     }
 }
 
