@@ -1,16 +1,25 @@
 //! Where the cgroup v2 hierarchy is: anywhere, and beside the old ones on hosts that have both.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 const KIND: &[u8] = b"cgroup2";
 
-/// Every place where it is mounted.
+/// Every place where it is mounted, each part of it once: it is one hierarchy, wherever it is looked at.
 pub(super) fn hierarchies() -> io::Result<Vec<PathBuf>> {
-    Ok(in_mountinfo(&fs::read("/proc/self/mountinfo")?))
+    Ok(distinct(in_mountinfo(&fs::read("/proc/self/mountinfo")?)))
+}
+
+/// Those that are not the same directory as one before. What cannot be looked at is for others to complain about.
+fn distinct(mut places: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut seen = HashSet::new();
+    places.retain(|place| fs::metadata(place).map_or(true, |found| seen.insert((found.dev(), found.ino()))));
+    places
 }
 
 /// A line is `id parent device root PLACE options optional... - KIND source options`.
@@ -58,6 +67,17 @@ mod tests {
                      32 30 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                      33 30 0:29 / /a\\040b\\134 rw - cgroup2 none rw\n";
         assert_eq!(in_mountinfo(text), [PathBuf::from("/sys/fs/cgroup/unified"), PathBuf::from("/a b\\")]);
+    }
+
+    #[test]
+    fn a_place_that_is_mounted_twice_counts_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two, again) = (dir.path().join("one"), dir.path().join("two"), dir.path().join("again"));
+        fs::create_dir(&one).unwrap();
+        fs::create_dir(&two).unwrap();
+        std::os::unix::fs::symlink(&one, &again).unwrap();
+        let gone = dir.path().join("gone");
+        assert_eq!(distinct(vec![one.clone(), two.clone(), again, gone.clone()]), [one, two, gone]);
     }
 
     #[test]
