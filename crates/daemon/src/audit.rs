@@ -62,7 +62,7 @@ enum Job {
 }
 
 /// The log. One thread writes it, so that a slow disk holds up no more than the requests whose lines it is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Audit {
     jobs: mpsc::Sender<Job>,
 }

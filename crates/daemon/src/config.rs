@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, value_parser};
 use engine::Cores;
 use types::Dirs;
 
@@ -48,6 +48,9 @@ pub struct ServeArgs {
     /// How many branches may be written at once
     #[arg(long, value_name = "N", env = "FORKD_BRANCH_CONCURRENCY", default_value = "4")]
     pub branch_concurrency: u32,
+    /// How many networks are kept ready for sandboxes, once one was needed; more than that are made when they are
+    #[arg(long, value_name = "N", env = "FORKD_NETWORKS", default_value = "32", value_parser = value_parser!(u16).range(..=1024))]
+    pub networks: u16,
     /// Runs no two sandboxes on the hardware threads of one core at once; needs a kernel with core scheduling
     #[arg(long, env = "FORKD_CORE_SCHEDULING")]
     pub core_scheduling: bool,
@@ -116,6 +119,7 @@ pub(crate) struct Config {
     /// Certificate and key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) branch_concurrency: u32,
+    pub(crate) networks_ready: usize,
     pub(crate) cores: Cores,
     pub(crate) drain: Duration,
     pub(crate) idle: Option<Duration>,
@@ -148,6 +152,7 @@ impl Config {
             token_file: args.token_file.clone(),
             tls: args.tls_cert.clone().zip(args.tls_key.clone()),
             branch_concurrency: args.branch_concurrency,
+            networks_ready: args.networks.into(),
             cores,
             drain: Duration::from_secs(args.drain_secs.into()),
             idle: args.idle_secs.map(|secs| Duration::from_secs(secs.into())),
@@ -230,6 +235,8 @@ mod tests {
         assert!(matches!(config(&["--snapshot-root", "/x/y"]), Err(ConfigError::SnapshotRoot { .. })));
         assert_eq!(config(&["--snapshot-root", "/x/snapshots"]).unwrap().dirs.data, Path::new("/x"));
         Line::try_parse_from(["serve", "--tls-cert", "/c"]).unwrap_err();
+        Line::try_parse_from(["serve", "--networks", "1025"]).unwrap_err();
+        assert_eq!(config(&["--networks", "0"]).unwrap().networks_ready, 0);
     }
 
     #[test]

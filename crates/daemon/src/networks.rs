@@ -10,29 +10,37 @@ use engine::{
     plan,
 };
 
+use crate::denials::Denials;
 use crate::error::{ApiError, chain};
 use crate::state::Inner;
 
-/// How many networks are kept ready: as many sandboxes as are made at a moment, most of the time.
-const READY: usize = 32;
 const KIB: u32 = 1 << 10;
 /// Where agents are spoken to by clients that enter a sandbox's namespace.
 const AGENT_PORT: u16 = 8888;
 
 /// The networks, from the first time that one is needed: a daemon without them needs no right to make any.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LazyPool {
     pool: Mutex<Option<Arc<Pool>>>,
+    /// How many are kept ready.
+    ready: usize,
+    denials: Arc<Denials>,
 }
 
 impl LazyPool {
+    pub(crate) fn new(ready: usize, denials: Arc<Denials>) -> Self {
+        Self { pool: Mutex::default(), ready, denials }
+    }
+
     /// The networks, which are begun to be kept ready if they are not yet.
     pub(crate) fn get(&self) -> Result<Arc<Pool>, NetworkError> {
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = &*pool {
             return Ok(Arc::clone(pool));
         }
-        let begun = Arc::new(networks(READY)?);
+        let begun = Arc::new(networks(self.ready)?);
+        let denials = Arc::clone(&self.denials);
+        begun.on_end(move |network| denials.last_look(network));
         *pool = Some(Arc::clone(&begun));
         Ok(begun)
     }
@@ -107,9 +115,19 @@ impl Inner {
     pub(crate) fn adopt_networks(&self, children: &[Child]) {
         for child in children.iter().filter(|child| namespace_of(child).is_some()) {
             let adopted = self.networks.get().map_err(EgressError::from);
-            if let Err(error) = adopted.and_then(|pool| child.managed_network(&pool)) {
-                log::error!("nobody looks after the network of {}: {}", child.id(), chain(&error));
+            match adopted.and_then(|pool| child.managed_network(&pool)) {
+                Ok(network) => self.denials.watch(network.turn(), child.id()),
+                Err(error) => log::error!("nobody looks after the network of {}: {}", child.id(), chain(&error)),
             }
+        }
+    }
+
+    /// What this child is refused will be written down.
+    pub(crate) fn watch_denials(&self, child: &Child) {
+        match child.network() {
+            Ok(Some(network)) => self.denials.watch(network.turn, child.id()),
+            Ok(None) => {}
+            Err(error) => log::warn!("the network of {}: {error}", child.id()),
         }
     }
 

@@ -9,7 +9,6 @@ use api::EventKind;
 use engine::list;
 
 use crate::adopt::{end, end_unwanted, note_end};
-use crate::denials::Denials;
 use crate::error::{ApiError, chain};
 use crate::registry::{Filter, Sandbox, now_unix};
 use crate::state::App;
@@ -45,13 +44,12 @@ impl Drop for Reaper {
 
 fn watch(app: &App, stopped: &Receiver<()>) {
     let mut round = 0_u32;
-    let (mut strangers, mut denials) = (Strangers::new(), Denials::default());
+    let mut strangers = Strangers::new();
     while stopped.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
         round = round.wrapping_add(1);
         app.metrics.keep_up();
-        let looked = end_expired(app).and_then(|()| {
-            if round.is_multiple_of(ROUNDS) { look_around(app, &mut strangers, &mut denials) } else { Ok(()) }
-        });
+        let looked = end_expired(app)
+            .and_then(|()| if round.is_multiple_of(ROUNDS) { look_around(app, &mut strangers) } else { Ok(()) });
         if let Err(error) = looked {
             log::error!("sandboxes cannot be looked after: {}", error.message);
         }
@@ -81,10 +79,10 @@ pub(crate) fn end_expired(app: &App) -> Result<(), ApiError> {
 type Strangers = BTreeMap<String, u64>;
 
 /// Compares what is known with what lives. In this order: one that is made meanwhile is then in neither or in the latter.
-fn look_around(app: &App, strangers: &mut Strangers, denials: &mut Denials) -> Result<(), ApiError> {
+fn look_around(app: &App, strangers: &mut Strangers) -> Result<(), ApiError> {
     let over = app.spawns.over();
     let known = app.registry.sandboxes(&Filter::default())?.sandboxes;
-    denials.note(app, &known);
+    app.denials.look(|| app.networks.in_use());
     let living = list(&app.dirs)?;
     let ids: BTreeSet<&str> = living.iter().map(engine::Child::id).collect();
     for sandbox in known.iter().filter(|sandbox| !ids.contains(sandbox.id.as_str())) {

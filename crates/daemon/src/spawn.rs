@@ -169,6 +169,7 @@ impl App {
                 Ok(child) => {
                     let (pid, workspace) = (u32::try_from(child.pid).ok(), workspace.clone());
                     let language = language.map(Into::into);
+                    self.watch_denials(&child.child);
                     made.push(Sandbox { pid, labels, expires_unix, workspace, language, ..row_of(&child.child) });
                     ready.push(child);
                 }

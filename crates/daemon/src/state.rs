@@ -16,6 +16,7 @@ use crate::auth::Auth;
 use crate::budget::Budget;
 use crate::clients::Clients;
 use crate::config::Config;
+use crate::denials::Denials;
 use crate::ends::Ends;
 use crate::error::{ApiError, chain};
 use crate::guests::Guests;
@@ -62,6 +63,8 @@ pub(crate) struct Inner {
     pub(crate) inputs: Arc<Budget>,
     /// The networks of sandboxes.
     pub(crate) networks: LazyPool,
+    /// What they were refused.
+    pub(crate) denials: Arc<Denials>,
     /// Sandboxes that are being ended.
     pub(crate) ends: Ends,
     /// Spawns under way.
@@ -109,6 +112,7 @@ impl Drop for Undisturbed {
 impl App {
     pub(crate) fn new(config: &Config, registry: Registry, auth: Auth, audit: Audit, outside: Option<Outside>) -> Self {
         let branch_cap = config.branch_concurrency;
+        let denials = Arc::new(Denials::new(audit.clone()));
         Self(Arc::new(Inner {
             dirs: config.dirs.clone(),
             idle: config.idle,
@@ -121,7 +125,8 @@ impl App {
             guests: Arc::default(),
             outputs: Budget::new(MAX_OUTPUTS),
             inputs: Budget::new(MAX_INPUTS),
-            networks: LazyPool::default(),
+            networks: LazyPool::new(config.networks_ready, Arc::clone(&denials)),
+            denials,
             ends: Ends::default(),
             spawns: Spawns::default(),
             sessions: Sessions::default(),

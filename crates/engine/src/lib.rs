@@ -86,8 +86,8 @@ pub use lineage::{Lineage, LineageError, LineageNode, LineageSandbox};
 pub use list::{FindError, find, list, open};
 pub use memory::MemoryUse;
 pub use net::{
-    Attempt, Directory as Namespaces, Door, DoorError, Egress, Lease, Limits as NetworkLimits, Network, NetworkError,
-    PolicyError, Pool, Report as NetworkReport, Tap, TapError, Traffic, plan,
+    Attempt, Directory as Namespaces, Door, DoorError, Egress, Lease, Limits as NetworkLimits, NamesReport, Network,
+    NetworkError, PolicyError, Pool, Report as NetworkReport, Tap, TapError, Traffic, Turn, plan,
 };
 pub use network::{ChildNetwork, EgressError, Networks, networks};
 pub use pause::{ChildStatus, PauseError};

@@ -47,6 +47,7 @@ impl InsideDaemon {
         let machine = remote.machine().clone();
         let mut words = vec!["serve".to_owned(), format!("--bind=127.0.0.1:{PORT}")];
         words.push(format!("--branch-concurrency={}", args.branch_concurrency));
+        words.push(format!("--networks={}", args.networks));
         words.push(format!("--drain-secs={}", args.drain_secs));
         words.extend(args.core_scheduling.then(|| "--core-scheduling".to_owned()));
         words.extend(args.idle_secs.map(|secs| format!("--idle-secs={secs}")));
