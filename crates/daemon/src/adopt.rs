@@ -9,10 +9,10 @@
 //!                    not in the store    failed
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::SandboxStatus;
-use engine::{Child, FindError, Status, Store, kill_many, list, sweep, sweep_templates};
+use engine::{Child, FindError, Status, Store, kill_many, list, sweep_but, sweep_templates};
 
 use crate::error::{ApiError, chain};
 use crate::registry::{BranchRow, Change, Filter, Sandbox};
@@ -170,13 +170,20 @@ fn is_nobodys(app: &App, branch: &BranchRow) -> Result<bool, ApiError> {
     Ok(branch.workspace.is_some() && app.registry.workspace_of_state(&branch.tag)?.is_none())
 }
 
+/// Removes what dead VMs left, once it is noted what they died of.
+pub(crate) fn bury(app: &App) -> Result<(), ApiError> {
+    let known = app.registry.sandboxes(&Filter::default())?.sandboxes;
+    let awaited: BTreeSet<&str> = known.iter().map(|known| known.id.as_str()).collect();
+    sweep_but(|id| awaited.contains(id), &app.dirs).map_err(|error| ApiError::internal(chain(&error)))
+}
+
 /// Removes what the dead left on the host.
 fn tidy(app: &App) {
     if let Err(error) = end_unwanted(app) {
         log::error!("a sandbox that belongs to nobody is left: {}", error.message);
     }
-    if let Err(error) = sweep(&app.dirs) {
-        log::warn!("what dead VMs left cannot be removed: {}", chain(&error));
+    if let Err(error) = bury(app) {
+        log::warn!("what dead VMs left cannot be removed: {}", error.message);
     }
     if let Err(error) = sweep_templates(&app.dirs) {
         log::warn!("templates that nobody keeps may still run: {}", chain(&error));

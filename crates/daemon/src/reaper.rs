@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::EventKind;
 use engine::list;
 
-use crate::adopt::{end, end_unwanted, note_end};
+use crate::adopt::{bury, end, end_unwanted, note_end};
 use crate::error::{ApiError, chain};
 use crate::registry::{Filter, Sandbox, now_unix};
 use crate::state::App;
@@ -104,6 +104,7 @@ fn look_around(app: &App, strangers: &mut Strangers) -> Result<(), ApiError> {
     }
     *strangers = unknown;
     end_unwanted(app)?;
+    bury(app)?;
     Ok(app.registry.change(|change| change.forget_sandboxes())?)
 }
 

@@ -192,10 +192,10 @@ mod tests {
         let path = dir.path().to_owned();
         let child = dir.outfit(run.path()).unwrap().into_fds().remove(0);
         dir.keep();
-        Guarded::enter(run.path()).unwrap().sweep().unwrap();
+        crate::vmdir::sweep(run.path(), |_| false).unwrap();
         assert!(path.exists(), "the child lives");
         drop(child);
-        Guarded::enter(run.path()).unwrap().sweep().unwrap();
+        crate::vmdir::sweep(run.path(), |_| false).unwrap();
         assert!(!path.exists(), "nobody holds it");
     }
 

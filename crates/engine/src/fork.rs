@@ -37,7 +37,7 @@ use crate::childdir::{ChildDir, Wanted};
 use crate::cores::Cores;
 use crate::network::{Granted, Networks};
 use crate::template::{Template, template_of_status, tops};
-use crate::{kill, limits, uids};
+use crate::{limits, uids};
 
 pub use error::{ChildError, ForkError};
 use fanout::Fanout;
@@ -163,12 +163,7 @@ pub fn fork_on(spec: &ForkSpec, networks: Option<&Networks<'_>>, dirs: &Dirs) ->
         Some(networks) => networks.grant(spec.children.len(), usual)?,
         None => Vec::new(),
     };
-    let forked = fork_from(template, groups.as_ref(), granted, spec, dirs, begun);
-    // What others left is removed when nobody waits for it.
-    if let Err(error) = kill::sweep(dirs) {
-        log::warn!("what dead VMs left cannot be removed: {error}");
-    }
-    forked
+    fork_from(template, groups.as_ref(), granted, spec, dirs, begun)
 }
 
 /// Whether the guest has a network card. A branch has one if its sandbox has, also while it is being written.

@@ -10,7 +10,7 @@ use crate::child::Child;
 use crate::childdir::{DEATH_PATIENCE, bury};
 use crate::pidfd::Process;
 use crate::pool;
-use crate::vmdir::{Guarded, VmDirError};
+use crate::vmdir::{self, VmDirError};
 
 /// Beyond this a VMM that was told to stop is killed. Generous: many that stop at once on a slow host take a while.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
@@ -60,12 +60,20 @@ pub fn kill_many(children: &[Child]) -> Vec<Result<(), KillError>> {
     pool::each(children.iter().collect(), kill)
 }
 
-/// Removes what dead VMs left.
+/// Removes what dead VMs left. Children that have an owner are left to it: what they left tells what they died of.
 ///
 /// # Errors
-/// When a directory cannot be read or removed.
+/// When the directory of all cannot be read.
 pub fn sweep(dirs: &Dirs) -> Result<(), VmDirError> {
-    Guarded::enter(&dirs.run)?.sweep()
+    vmdir::sweep(&dirs.run, |child| child.owner.is_some())
+}
+
+/// Removes what dead VMs left, whoever owned them, but for the children of which somebody has yet to learn how they ended.
+///
+/// # Errors
+/// When the directory of all cannot be read.
+pub fn sweep_but(is_awaited: impl Fn(&str) -> bool, dirs: &Dirs) -> Result<(), VmDirError> {
+    vmdir::sweep(&dirs.run, |child| is_awaited(&child.id))
 }
 
 fn over(process: &Process) -> io::Result<bool> {

@@ -80,7 +80,7 @@ pub use fork::{
     fork_on,
 };
 pub use freeze::{FreezeError, Frozen};
-pub use kill::{KillError, kill, kill_many, sweep};
+pub use kill::{KillError, kill, kill_many, sweep, sweep_but};
 pub use limits::raise_descriptors;
 pub use lineage::{Lineage, LineageError, LineageNode, LineageSandbox};
 pub use list::{FindError, find, list, open};

@@ -1,10 +1,11 @@
 //! The directory of one VM: `run/vms/<id>/` with its sockets and logs.
 //!
 //! It is removed when its owner drops it. An owner that was killed cannot, so each directory is locked while somebody
-//! lives who needs it, and whoever makes the next one first removes those that nobody holds:
+//! lives who needs it, and whoever makes the next one first removes those that nobody holds. A forked child's may have
+//! somebody who has to know how the child ended: who that is sweeps it, and nobody else.
 //!
 //! ```text
-//! run/vms/.lock            held while a directory is made or swept, so that none is swept before it is locked
+//! run/vms/.lock            held while a directory is made or found dead, so that none is swept before it is locked
 //! run/vms/vm-3f…/          flock held by the owner; the kernel lets go of it when the owner dies
 //! run/vms/sb-66…-1b…/      a forked child's: shared flock on the file `state` in it, held by the child, which was handed
 //!                          it, and by who makes it until it is made
@@ -20,13 +21,14 @@ use proto::control::{STATE, VSOCK};
 use rustix::fs::FlockOperation;
 
 use crate::caller::MAX_SOCKET_PATH;
+use crate::child::{Child, RecordV1};
 use crate::childdir::bury;
 use crate::random::{hex, random};
 
 const PREFIX: &str = "vm-";
 /// What the directories of forked children begin with.
 pub(crate) const CHILD_PREFIX: &str = "sb-";
-/// How long a dead child's process may take to be out of its control group; others wait meanwhile.
+/// How long a dead child's process may take to be out of its control group.
 const GROUP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why a VM has no directory.
@@ -60,8 +62,8 @@ pub(crate) struct VmDir {
 impl VmDir {
     /// Makes a directory with a new random id, readable by nobody else.
     pub(crate) fn create(run: &Path) -> Result<Self, VmDirError> {
+        sweep(run, |child| child.owner.is_some())?;
         let all = Guarded::enter(run)?;
-        all.sweep()?;
         let (id, failed) = (random_id(), |source| VmDirError::Io { path: all.path.clone(), source });
         let id = id.map_err(failed)?;
         let path = all.make(&id)?;
@@ -100,7 +102,7 @@ pub(crate) fn all_vms(run: &Path) -> PathBuf {
     run.join("vms")
 }
 
-/// The right to make and sweep directories.
+/// The right to make directories, and to say that one is nobody's.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     path: PathBuf,
@@ -129,30 +131,59 @@ impl Guarded {
         DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
         Ok(path)
     }
-
-    /// Removes the directories that nobody holds.
-    pub(crate) fn sweep(&self) -> Result<(), VmDirError> {
-        sweep(&self.path).map_err(|source| VmDirError::Io { path: self.path.clone(), source })
-    }
 }
 
-fn sweep(all: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(all)? {
-        let entry = entry?;
+/// Removes the directories that nobody holds, but those of children that are spared.
+///
+/// Whoever makes a directory waits only while one is looked at, and not while a dead process leaves its group.
+pub(crate) fn sweep(run: &Path, is_spared: impl Fn(&RecordV1) -> bool) -> Result<(), VmDirError> {
+    let all = all_vms(run);
+    let entries = match fs::read_dir(&all) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.and_then(Iterator::collect::<io::Result<Vec<_>>>),
+    };
+    for entry in entries.map_err(|source| VmDirError::Io { path: all, source })? {
         let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let is_child = name.starts_with(CHILD_PREFIX);
-        if !(is_child || name.starts_with(PREFIX)) || is_held(&entry.path())? {
-            continue;
-        }
-        if !is_child {
-            remove(&entry.path())?;
-        } else if let Err(error) = bury(&entry.path(), GROUP_PATIENCE) {
-            // It is found again by the next sweep, and must not be in the way of the rest.
-            log::warn!("what is left of {name} cannot be removed: {error}");
+        let kind = Kind::of(&name.to_string_lossy());
+        let swept = kind.map(|kind| sweep_one(run, &entry.path(), kind, &is_spared));
+        // It is found again by the next sweep, and must not be in the way of the rest.
+        if let Some(Err(error)) = swept {
+            log::warn!("what is left of {} cannot be removed: {error}", name.display());
         }
     }
     Ok(())
+}
+
+/// Whose a directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Vm,
+    Child,
+}
+
+impl Kind {
+    fn of(name: &str) -> Option<Self> {
+        [(PREFIX, Self::Vm), (CHILD_PREFIX, Self::Child)]
+            .into_iter()
+            .find_map(|(prefix, kind)| name.starts_with(prefix).then_some(kind))
+    }
+}
+
+fn sweep_one(run: &Path, path: &Path, kind: Kind, is_spared: impl Fn(&RecordV1) -> bool) -> io::Result<()> {
+    if is_held(path)? || is_being_made(run, path)? {
+        return Ok(());
+    }
+    match kind {
+        Kind::Vm => remove(path),
+        Kind::Child if Child::read_record(path).ok().flatten().is_some_and(|record| is_spared(&record)) => Ok(()),
+        Kind::Child => bury(path, GROUP_PATIENCE),
+    }
+}
+
+/// One that is being made is nobody's for an instant; who makes it has the guard then.
+fn is_being_made(run: &Path, path: &Path) -> io::Result<bool> {
+    let _guard = Guarded::enter(run).map_err(io::Error::other)?;
+    is_held(path)
 }
 
 /// Whether somebody holds a directory, or the state in it if there is one; what is gone is held by nobody.

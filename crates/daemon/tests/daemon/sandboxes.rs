@@ -222,11 +222,13 @@ fn one_that_did_what_it_may_not_says_what() {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     wait_until("its end", || world.get(&path)["status"] == "gone");
+    world.spawn(1);
     let reason = world.get(&path)["reason"].as_str().unwrap().to_owned();
     assert!(reason.contains("made system call 59 in a thread of kind `vcpu`"), "{reason}");
     live.until("event: sandbox.gone");
     live.until("system call 59");
 }
+    wait_until("its burial", || !world.dirs.run.join("vms").join(&id).exists());
 
 #[test]
 fn branches_are_snapshots_that_can_be_forked_and_removed() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use proto::control::{KILLED_AT, STATE};
 use session::RenewRequest;
 
 use super::*;
@@ -200,6 +201,31 @@ fn children_of_a_connection_go_with_it_and_others_do_not() {
     assert_eq!(list(&world.dirs).unwrap().len(), 2);
     crate::sweep(&world.dirs).unwrap();
     assert_eq!(std::fs::read_dir(world.dirs.run.join("vms")).unwrap().count(), 3, "two, and the lock");
+}
+
+#[test]
+fn what_ended_a_child_is_known_until_its_owner_has_it_swept() {
+    let world = World::new();
+    let owned = ChildOptions { owner: Some("me".into()), ..ChildOptions::default() };
+    let forked = fork_that(&world, "obeys", &ForkSpec { children: vec![owned], ..spec(&world, 1) }).unwrap();
+    let ForkedChild { child, pid, .. } = forked.children.into_iter().next().unwrap().unwrap();
+    let state = std::fs::File::options().write(true).open(child.path().join(STATE)).unwrap();
+    rustix::io::pwrite(&state, b"vcpu 59\n", KILLED_AT).unwrap();
+    drop(state);
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let until = Instant::now() + LONG;
+    while child.is_alive().unwrap() {
+        assert!(Instant::now() < until, "it lives on");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let next = fork(&spec(&world, 1), &world.dirs).unwrap().children.remove(0).unwrap();
+    crate::sweep(&world.dirs).unwrap();
+    crate::sweep_but(|id| id == child.id(), &world.dirs).unwrap();
+    assert!(matches!(crate::open(child.id(), &world.dirs), Err(crate::FindError::Died(_))));
+    crate::sweep_but(|_| false, &world.dirs).unwrap();
+    assert!(matches!(crate::open(child.id(), &world.dirs), Err(crate::FindError::Unknown { .. })));
+    assert!(!child.path().exists() && next.child.is_alive().unwrap());
 }
 
 #[test]
