@@ -3,10 +3,14 @@
 //! ```text
 //!  host client --CONNECT 52--> greeting --> Connecting --RESPONSE--> Open     (REQUEST goes to the guest)
 //!  Connecting --client gives up--> gone                                      (RST, if the guest has seen the REQUEST)
-//!  guest --REQUEST port 7--> connect to <socket>_7 ------------------> Open   (RESPONSE goes to the guest)
+//!  guest --REQUEST port 7--> refused                                         (RST goes to the guest)
+//!                      or --> connect to <socket>_7 -----------------> Open   (RESPONSE; no VM of ours: see below)
 //!  Open --guest closed--> Draining --backlog empty--> gone                    (RST goes to the guest at once)
 //!  Open --host closed, and all it sent is read--> gone                        (SHUTDOWN goes to the guest)
 //! ```
+//!
+//! A VMM is handed its socket and knows no path, so a guest reaches nothing on the host. Only a device that made its
+//! socket itself, as those of tests and of the fuzzer do, has places beside it where the guest's connections can go.
 //!
 //! Packets without data wait in one line and go first, so the guest gets them in the order they were made; connections
 //! with data for the guest wait in a second line and take turns. When too many packets wait because the guest supplies
