@@ -213,7 +213,9 @@ fn follow(mut attached: Attached, told: &Sender<Heard>) {
 fn ask(server: &Transport, path: &str) -> io::Result<String> {
     server.set_read_timeout(Some(ANSWER))?;
     let mut stream = server;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: forkd\r\nConnection: close\r\n\r\n")?;
+    // At once: a server may answer, and close, as soon as it has read the first line.
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: forkd\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut line = Vec::new();
     let mut byte = [0];
     while line.len() < usize::try_from(MAX_STATUS_LINE).unwrap_or_default()
