@@ -18,7 +18,8 @@ pub struct CreateSandboxes {
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 1000)]
     pub n: u32,
-    /// Every sandbox has its own network, or none, in any case.
+    /// Changes nothing: every sandbox of a snapshot that has a network has one of its own, and of a snapshot that was taken
+    /// without `egress` none has, which `netns` says.
     #[serde(default)]
     pub per_child_netns: bool,
     /// The most memory of the host's that each may use.
@@ -110,6 +111,10 @@ pub struct SandboxLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub disk_mib: Option<u64>,
+    /// Processes and threads that its VMM may have on the host; 512 where anything else is limited and this is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 64, maximum = 32_768)]
+    pub pids: Option<u64>,
 }
 
 impl SandboxLimits {
@@ -166,6 +171,9 @@ pub struct SandboxInfo {
     /// It wanted to write more to its disks than it may, and got errors.
     #[serde(default)]
     pub disk_full: bool,
+    /// Its VMM wanted more processes or threads than it may have.
+    #[serde(default)]
+    pub pids_limited: bool,
     /// What its memory costs now, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryUse>,

@@ -2,7 +2,7 @@
 
 use api::SandboxLimits;
 use clap::Args;
-use engine::{CpuLimit, CpuWeight, DiskLimit, IoLimit, LimitError, MemoryLimit, SwapLimit};
+use engine::{CpuLimit, CpuWeight, DiskLimit, IoLimit, LimitError, MemoryLimit, PidsLimit, SwapLimit};
 
 /// What each sandbox may use at most. What is not said is not limited.
 #[derive(Clone, Copy, Debug, Args)]
@@ -32,6 +32,9 @@ pub(crate) struct LimitArgs {
     /// What the guest may write to its disks before they give errors
     #[arg(long, value_name = "MIB")]
     disk_limit_mib: Option<DiskLimit>,
+    /// Processes and threads of its VMM; 512, if anything else is limited
+    #[arg(long, value_name = "64-32768")]
+    pids_limit: Option<PidsLimit>,
 }
 
 /// Thousandths are as fine as it gets.
@@ -60,6 +63,7 @@ impl LimitArgs {
             read_mib_per_sec: self.read_mib_per_sec.map(Into::into),
             write_mib_per_sec: self.write_mib_per_sec.map(Into::into),
             disk_mib: self.disk_limit_mib.map(Into::into),
+            pids: self.pids_limit.map(Into::into),
         }
     }
 }

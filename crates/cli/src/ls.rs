@@ -16,7 +16,8 @@ Examples:
   forkd ls --json | jq -r '.[].id'
 
 PRIVATE is memory that is the sandbox's alone, SHARED what it shares with others of its snapshot, LIMIT what it may use.
-HIT says which limits it ran into: throttled (CPU time or memory, it waits), disk-full (its disks give errors).";
+HIT says which limits it ran into: throttled (CPU time or memory, it waits), disk-full (its disks give
+errors), pids (its VMM got no more threads).";
 
 /// Lists the sandboxes that run
 #[derive(Debug, Args)]
@@ -39,7 +40,7 @@ pub(crate) fn ls(args: &LsArgs) -> anyhow::Result<ExitCode> {
 
 /// Which limits it has hit; one that runs was not ended.
 fn hit(one: &SandboxInfo) -> String {
-    let words = [(one.throttled, "throttled"), (one.disk_full, "disk-full")];
+    let words = [(one.throttled, "throttled"), (one.disk_full, "disk-full"), (one.pids_limited, "pids")];
     let words: Vec<_> = words.into_iter().filter_map(|(hit, word)| hit.then_some(word)).collect();
     if words.is_empty() { "-".into() } else { words.join(",") }
 }

@@ -23,6 +23,7 @@ pub(crate) fn checked(asked: &SandboxLimits, memory_limit_mib: Option<u64>) -> R
         read: limit!(read_mib_per_sec),
         write: limit!(write_mib_per_sec),
         disk: limit!(disk_mib),
+        pids: limit!(pids),
     })
 }
 
@@ -37,6 +38,7 @@ pub(crate) fn told(limits: &Limits) -> SandboxLimits {
         read_mib_per_sec: limits.read.map(Into::into),
         write_mib_per_sec: limits.write.map(Into::into),
         disk_mib: limits.disk.map(Into::into),
+        pids: limits.pids.map(Into::into),
     }
 }
 
@@ -47,7 +49,7 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_what_is_told() {
         let text = r#"{"memory_mib":64,"memory_high_mib":48,"swap_mib":0,"cpu_millis":1500,"cpu_weight":50,
-                       "read_mib_per_sec":9,"write_mib_per_sec":8,"disk_mib":7}"#;
+                       "read_mib_per_sec":9,"write_mib_per_sec":8,"disk_mib":7,"pids":99}"#;
         let asked: SandboxLimits = serde_json::from_str(text).unwrap();
         assert_eq!(told(&checked(&asked, Some(32)).unwrap()), asked);
         let published = checked(&SandboxLimits::default(), Some(32)).unwrap();

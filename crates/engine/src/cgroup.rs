@@ -29,11 +29,13 @@ pub(crate) use device::Device;
 pub use hits::Hits;
 pub(crate) use hits::{hits, promised};
 pub(crate) use limits::mib_to_bytes;
-pub use limits::{CpuLimit, CpuWeight, DiskLimit, IoLimit, LimitError, Limits, MemoryLimit, SwapLimit, Within};
+pub use limits::{
+    CpuLimit, CpuWeight, DiskLimit, IoLimit, LimitError, Limits, MemoryLimit, PidsLimit, SwapLimit, Within,
+};
 
 const OURS: &str = "forkd";
 /// A VMM has a thread for each vCPU and a few more; one that wants many is none.
-const MAX_THREADS: &str = "512";
+const MAX_PIDS: u64 = 512;
 /// In which a limited child gets its share of CPU time, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
 /// How soon a group is tried again that is empty and still in somebody's way.
@@ -156,7 +158,7 @@ impl Groups {
 
     fn limit(&self, path: &Path, limits: &Limits) -> Result<(), CgroupError> {
         limit_memory(path, limits)?;
-        set(&path.join("pids.max"), MAX_THREADS)?;
+        set(&path.join("pids.max"), &limits.pids.map_or(MAX_PIDS, Within::get).to_string())?;
         if let Some(cpu) = limits.cpu {
             // Thousandths of a CPU are as many thousandths of the period.
             set(&path.join("cpu.max"), &format!("{} {CPU_PERIOD_US}", cpu.get() * CPU_PERIOD_US / 1000))?;
@@ -404,6 +406,10 @@ mod tests {
         groups.limit(&root.path().join("sb-1"), &limits).unwrap();
         assert_eq!(written(&files), ["33554432", "67108864", "1", "1048576", "512", "150000 100000"]);
         assert_eq!(written(&["cpu.weight"]), ["50"]);
+        let fewer = Limits { pids: Some(64.try_into().unwrap()), ..Limits::default() };
+        fs::write(root.path().join("sb-1/pids.max"), "").unwrap();
+        groups.limit(&root.path().join("sb-1"), &fewer).unwrap();
+        assert_eq!(written(&["pids.max"]), ["64"]);
         assert_eq!(controllers(&[limits]), [MEMORY, CPU, IO, PIDS]);
         assert_eq!(controllers(&[Limits::default()]), [PIDS]);
     }

@@ -71,7 +71,8 @@ pub use branch::{Branch, BranchError, BranchSpec, Extent, Kept, branch, default_
 pub use build::{BuildError, BuildSpec, build};
 pub use cancel::Cancel;
 pub use cgroup::{
-    CgroupError, CpuLimit, CpuWeight, DiskLimit, Hits, IoLimit, LimitError, Limits, MemoryLimit, SwapLimit, Within,
+    CgroupError, CpuLimit, CpuWeight, DiskLimit, Hits, IoLimit, LimitError, Limits, MemoryLimit, PidsLimit, SwapLimit,
+    Within,
 };
 pub use child::{Child, Death};
 pub use cores::{Cores, CoresError};

@@ -68,6 +68,7 @@ impl From<Sandbox> for SandboxInfo {
             oom_killed: sandbox.hits.oom_killed,
             throttled: sandbox.hits.throttled,
             disk_full: sandbox.hits.disk_full,
+            pids_limited: sandbox.hits.pids_limited,
             memory: None,
         }
     }
@@ -263,13 +264,14 @@ impl Change<'_> {
 
     /// It hit limits. Nothing happens twice.
     pub(crate) fn add_hits(&mut self, id: &str, hits: Hits) -> Result<(), RegistryError> {
-        let Hits { oom_killed, throttled, disk_full } = hits;
-        let sql = "UPDATE sandboxes SET oom_killed = ?1, throttled = ?2, disk_full = ?3
-                   WHERE id = ?4 AND (oom_killed, throttled, disk_full) <> (?1, ?2, ?3)";
-        let values = params![oom_killed, throttled, disk_full, id];
+        let Hits { oom_killed, throttled, disk_full, pids_limited } = hits;
+        let sql = "UPDATE sandboxes SET oom_killed = ?1, throttled = ?2, disk_full = ?3, pids_limited = ?4
+                   WHERE id = ?5 AND (oom_killed, throttled, disk_full, pids_limited) <> (?1, ?2, ?3, ?4)";
+        let values = params![oom_killed, throttled, disk_full, pids_limited, id];
         if self.tx.prepare_cached(sql)?.execute(values)? > 0 {
-            let words = [(oom_killed, "oom_killed"), (throttled, "throttled"), (disk_full, "disk_full")];
-            let words: Vec<_> = words.into_iter().filter_map(|(hit, word)| hit.then_some(word)).collect();
+            let ended = [(oom_killed, "oom_killed"), (throttled, "throttled")];
+            let words = ended.into_iter().chain([(disk_full, "disk_full"), (pids_limited, "pids_limited")]);
+            let words: Vec<_> = words.filter_map(|(hit, word)| hit.then_some(word)).collect();
             self.tell(EventKind::SandboxLimited, About { detail: Some(&words.join(", ")), ..About::sandbox(id) })?;
         }
         Ok(())
@@ -329,6 +331,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Sandbox> {
             oom_killed: row.get("oom_killed")?,
             throttled: row.get("throttled")?,
             disk_full: row.get("disk_full")?,
+            pids_limited: row.get("pids_limited")?,
         },
         netns: row.get("netns")?,
     })

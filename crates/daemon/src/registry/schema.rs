@@ -109,6 +109,9 @@ ALTER TABLE sandboxes ADD COLUMN language TEXT;
 UPDATE sandboxes SET language = CASE warm WHEN 1 THEN 'python' WHEN 0 THEN 'none' END;
 ALTER TABLE sandboxes DROP COLUMN warm;
 ",
+    "
+ALTER TABLE sandboxes ADD COLUMN pids_limited INTEGER NOT NULL DEFAULT 0;
+",
 ];
 
 /// Takes the steps that the file has not taken yet, each whole or not at all.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::{World, wait_until};
 
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 20] = [
     "id",
     "snapshot_tag",
     "netns",
@@ -25,6 +25,7 @@ const FIELDS: [&str; 19] = [
     "oom_killed",
     "throttled",
     "disk_full",
+    "pids_limited",
 ];
 
 #[test]
@@ -221,14 +222,14 @@ fn one_that_did_what_it_may_not_says_what() {
     drop(state);
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    wait_until("its end", || world.get(&path)["status"] == "gone");
     world.spawn(1);
+    wait_until("its end", || world.get(&path)["status"] == "gone");
     let reason = world.get(&path)["reason"].as_str().unwrap().to_owned();
     assert!(reason.contains("made system call 59 in a thread of kind `vcpu`"), "{reason}");
     live.until("event: sandbox.gone");
     live.until("system call 59");
-}
     wait_until("its burial", || !world.dirs.run.join("vms").join(&id).exists());
+}
 
 #[test]
 fn branches_are_snapshots_that_can_be_forked_and_removed() {

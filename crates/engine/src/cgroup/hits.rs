@@ -16,6 +16,8 @@ pub struct Hits {
     pub throttled: bool,
     /// It wanted to write more to its disks than it may, and got errors.
     pub disk_full: bool,
+    /// Its VMM wanted more processes or threads than it may have, and did not get them.
+    pub pids_limited: bool,
 }
 
 /// What this child's group says; what is not limited says nothing.
@@ -26,8 +28,13 @@ pub(crate) fn hits(id: &str) -> io::Result<Hits> {
 fn in_group(group: &Path) -> io::Result<Hits> {
     let memory = read_if_there(&group.join("memory.events"))?;
     let cpu = read_if_there(&group.join("cpu.stat"))?;
-    let throttled = count(&cpu, "nr_throttled") > 0 || count(&memory, "high") > 0;
-    Ok(Hits { oom_killed: count(&memory, "oom_kill") > 0, throttled, disk_full: false })
+    let pids = read_if_there(&group.join("pids.events"))?;
+    Ok(Hits {
+        oom_killed: count(&memory, "oom_kill") > 0,
+        throttled: count(&cpu, "nr_throttled") > 0 || count(&memory, "high") > 0,
+        disk_full: false,
+        pids_limited: count(&pids, "max") > 0,
+    })
 }
 
 /// What all children with a limit of memory do not use of it yet, in bytes. One group that goes meanwhile promises
@@ -89,6 +96,7 @@ mod tests {
         assert_eq!(of(&calm), Hits::default());
         assert_eq!(of(&[("cpu.stat", "nr_throttled 3\n")]), Hits { throttled: true, ..Hits::default() });
         assert_eq!(of(&[("memory.events", "high 1\n")]), Hits { throttled: true, ..Hits::default() });
+        assert_eq!(of(&[("pids.events", "max 2\n")]), Hits { pids_limited: true, ..Hits::default() });
         let killed = Hits { oom_killed: true, ..Hits::default() };
         assert_eq!(of(&[("memory.events", "high 0\noom_kill 1\n")]), killed);
     }

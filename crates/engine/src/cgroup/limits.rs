@@ -37,6 +37,9 @@ pub struct Limits {
     /// errors from its disk.
     #[serde(rename = "disk_mib", skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskLimit>,
+    /// Processes and threads of its VMM; without, each group has a bound that no VMM comes near.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pids: Option<PidsLimit>,
 }
 
 impl Limits {
@@ -58,6 +61,7 @@ impl Limits {
             read: self.read.or(others.read),
             write: self.write.or(others.write),
             disk: self.disk.or(others.disk),
+            pids: self.pids.or(others.pids),
         }
     }
 
@@ -89,6 +93,9 @@ pub type CpuWeight = Within<1, 10_000>;
 pub type IoLimit = Within<1, { u64::MAX >> MIB_SHIFT }>;
 /// MiB on a disk.
 pub type DiskLimit = Within<1, { u64::MAX >> MIB_SHIFT }>;
+
+/// Processes and threads: a VMM has one for each vCPU and a few more.
+pub type PidsLimit = Within<64, 32_768>;
 
 /// Why a limit is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -240,13 +247,15 @@ mod tests {
 
     #[test]
     fn every_limit_is_written_down_and_read_again() {
-        let text = r#"{"memory_mib":64,"memory_high_mib":48,"swap_mib":0,"cpu_millis":1500,"cpu_weight":50,"read_mib_per_sec":9,"write_mib_per_sec":8,"disk_mib":7}"#;
+        let text = r#"{"memory_mib":64,"memory_high_mib":48,"swap_mib":0,"cpu_millis":1500,"cpu_weight":50,"read_mib_per_sec":9,"write_mib_per_sec":8,"disk_mib":7,"pids":64}"#;
         let limits: Limits = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&limits).unwrap(), text);
         assert!(limits.need_group() && limits.are_of_memory() && limits.are_of_cpu() && limits.are_of_io());
         let disk_only = Limits { disk: limits.disk, ..Limits::default() };
         assert!(!disk_only.is_empty() && !disk_only.need_group());
-        for bad in [r#"{"cpu_millis":9}"#, r#"{"cpu_weight":0}"#, r#"{"disk_mib":0}"#, r#"{"swap_mib":-1}"#] {
+        for bad in
+            [r#"{"cpu_millis":9}"#, r#"{"cpu_weight":0}"#, r#"{"disk_mib":0}"#, r#"{"swap_mib":-1}"#, r#"{"pids":63}"#]
+        {
             serde_json::from_str::<Limits>(bad).unwrap_err();
         }
         let error = "ten".parse::<CpuWeight>().unwrap_err().to_string();
