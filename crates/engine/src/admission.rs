@@ -1,10 +1,10 @@
-//! Whether the host has room for more children: asked before they are made, so that it is not those who run already
-//! that suffer.
+//! Whether the host has room for more VMs: asked before they are made, so that it is not those who run already that
+//! suffer.
 //!
 //! ```text
 //! available   what the host could give without swapping (MemAvailable)
 //! promised    what children with a limit may still come to need, the new ones included
-//! certain     what children without a limit need in any case
+//! certain     what a VM without a limit needs in any case: a child that shares the rest, or one that boots
 //! reserve     what stays for the host
 //! ```
 //!
@@ -14,11 +14,15 @@
 use std::fs;
 use std::io;
 
+use types::GuestMemorySize;
+
 use crate::cgroup;
 
 const MIB: u64 = 1 << 20;
 /// What a child has of its own by the time it is ready, at least.
-const CERTAIN: u64 = 2 * MIB;
+const CHILD: u64 = 2 * MIB;
+/// What a kernel and its first programs touch, at least.
+const BOOT: u64 = GuestMemorySize::MIN.bytes();
 /// The part of the host's memory that stays its own, and the most of it that needs to.
 const RESERVE_PART: u64 = 16;
 const MAX_RESERVE: u64 = 512 * MIB;
@@ -27,17 +31,15 @@ const MAX_RESERVE: u64 = 512 * MIB;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the host has {available_mib} MiB of memory to give, of which {promised_mib} MiB are promised to sandboxes with a limit \
-     and {reserve_mib} MiB stay its own; {unlimited} sandboxes without one need {certain_mib} MiB more: end some, or give \
-     them smaller limits"
+     and {reserve_mib} MiB stay its own; what was asked for without a limit needs {certain_mib} MiB more: end some \
+     sandboxes, or give them smaller limits"
 )]
 pub struct NoRoom {
     /// What it could give, in MiB.
     pub available_mib: u64,
     /// What is promised, to those that were asked for as well.
     pub promised_mib: u64,
-    /// How many of those that were asked for have no limit.
-    pub unlimited: u64,
-    /// What those need in any case.
+    /// What those need in any case that were asked for without a limit.
     pub certain_mib: u64,
     /// What stays the host's.
     pub reserve_mib: u64,
@@ -58,23 +60,30 @@ pub enum AdmissionError {
     },
 }
 
-/// Lets in so many without a limit; those with one have their groups already.
+/// Lets in so many children without a limit; those with one have their groups already.
 pub(crate) fn admit(unlimited: usize) -> Result<(), AdmissionError> {
-    let meminfo = fs::read_to_string("/proc/meminfo")?;
-    Ok(judge(&meminfo, cgroup::promised()?, unlimited)?)
+    admit_certain(u64::try_from(unlimited).unwrap_or(u64::MAX).saturating_mul(CHILD))
 }
 
-fn judge(meminfo: &str, promised: u64, unlimited: usize) -> Result<(), NoRoom> {
-    let unlimited = u64::try_from(unlimited).unwrap_or(u64::MAX);
+/// Lets in a VM that boots.
+pub(crate) fn admit_boot() -> Result<(), AdmissionError> {
+    admit_certain(BOOT)
+}
+
+fn admit_certain(certain: u64) -> Result<(), AdmissionError> {
+    let meminfo = fs::read_to_string("/proc/meminfo")?;
+    Ok(judge(&meminfo, cgroup::promised()?, certain)?)
+}
+
+fn judge(meminfo: &str, promised: u64, certain: u64) -> Result<(), NoRoom> {
     let (available, total) = (bytes(meminfo, "MemAvailable:"), bytes(meminfo, "MemTotal:"));
-    let (certain, reserve) = (unlimited.saturating_mul(CERTAIN), (total / RESERVE_PART).min(MAX_RESERVE));
+    let reserve = (total / RESERVE_PART).min(MAX_RESERVE);
     if promised.saturating_add(certain).saturating_add(reserve) <= available {
         return Ok(());
     }
     Err(NoRoom {
         available_mib: available / MIB,
         promised_mib: promised / MIB,
-        unlimited,
         certain_mib: certain / MIB,
         reserve_mib: reserve / MIB,
     })
@@ -94,19 +103,21 @@ mod tests {
 
     #[test]
     fn who_fits_is_let_in_and_who_does_not_is_told_the_figures() {
-        judge(HOST, 0, 1000).unwrap();
+        judge(HOST, 0, 1000 * CHILD).unwrap();
         judge(HOST, (4096 - 512) * MIB, 0).unwrap();
-        let no_room = judge(HOST, (4096 - 512) * MIB, 1).unwrap_err();
-        let figures =
-            NoRoom { available_mib: 4096, promised_mib: 3584, unlimited: 1, certain_mib: 2, reserve_mib: 512 };
+        let no_room = judge(HOST, (4096 - 512) * MIB, CHILD).unwrap_err();
+        let figures = NoRoom { available_mib: 4096, promised_mib: 3584, certain_mib: 2, reserve_mib: 512 };
         assert_eq!(no_room, figures);
         assert!(no_room.to_string().contains("4096 MiB"), "{no_room}");
-        judge(HOST, u64::MAX, usize::MAX).unwrap_err();
+        judge(HOST, u64::MAX, u64::MAX).unwrap_err();
     }
 
     #[test]
     fn this_host_has_room_for_one() {
         admit(1).unwrap();
+        admit_boot().unwrap();
+        let error = admit(usize::MAX).unwrap_err();
+        assert!(matches!(error, AdmissionError::NoRoom(_)), "{error}");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use proto::guest::AGENT_PORT;
 use session::{AgentHello, Connection, SessionError};
 use types::{Dirs, GuestMemorySize, VcpuCount};
 
+use crate::admission::{AdmissionError, admit_boot};
 use crate::cancel::Cancel;
 use crate::cmdline::{GuestNetwork, guest_cmdline};
 use crate::console;
@@ -79,6 +80,13 @@ pub enum BootError {
         /// What went wrong.
         #[from]
         source: VmDirError,
+    },
+    /// The host has no room for it.
+    #[error(transparent)]
+    Admission {
+        /// Why.
+        #[from]
+        source: AdmissionError,
     },
     /// The VM has no user.
     #[error(transparent)]
@@ -171,6 +179,7 @@ pub fn boot(spec: BootSpec, dirs: &Dirs) -> Result<Vm, BootError> {
 
 fn boot_with(program: &Path, spec: BootSpec, dirs: &Dirs) -> Result<Vm, BootError> {
     let started = Instant::now();
+    admit_boot()?;
     let tops = dirs.cache.join("tops");
     fs::create_dir_all(&tops).map_err(|source| BootError::TopDir { path: tops.clone(), source })?;
     let dir = VmDir::create(&dirs.run)?;

@@ -3,8 +3,8 @@
 use api::Code;
 use axum::http::StatusCode;
 use engine::{
-    AdmissionError, BranchError, BuildError, FindError, ForkError, KillError, LineageError, PauseError, SnapshotError,
-    StoreError, TemplateError,
+    AdmissionError, BootError, BranchError, BuildError, FindError, ForkError, KillError, LineageError, PauseError,
+    SnapshotError, StoreError, TemplateError,
 };
 
 use super::{ApiError, chain};
@@ -48,9 +48,7 @@ impl From<ForkError> for ApiError {
             ForkError::Network { .. } | ForkError::Egress { .. } => Self::refused(Code::SnapshotUnusable, &error),
             ForkError::NoNetwork { .. } => Self::refused(Code::NoNetwork, &error),
             ForkError::Host(error) => error.into(),
-            ForkError::Admission(AdmissionError::NoRoom(_)) => {
-                Self::of(StatusCode::INSUFFICIENT_STORAGE, Code::HostFull, &error)
-            }
+            ForkError::Admission(AdmissionError::NoRoom(_)) => Self::host_full(&error),
             ForkError::Cgroup(_) => Self::failed(Code::LimitUnavailable, &error),
             ForkError::Child { .. } => Self::failed(Code::VmFailed, &error),
             error => Self::failed(Code::Internal, &error),
@@ -100,6 +98,7 @@ impl From<SnapshotError> for ApiError {
     fn from(error: SnapshotError) -> Self {
         match error {
             SnapshotError::Store(error) => error.into(),
+            SnapshotError::Boot(BootError::Admission { source: AdmissionError::NoRoom(_) }) => Self::host_full(&error),
             error => Self::failed(Code::VmFailed, &error),
         }
     }
@@ -107,7 +106,17 @@ impl From<SnapshotError> for ApiError {
 
 impl From<BuildError> for ApiError {
     fn from(error: BuildError) -> Self {
-        Self::failed(Code::VmFailed, &error)
+        match error {
+            BuildError::Boot(BootError::Admission { source: AdmissionError::NoRoom(_) }) => Self::host_full(&error),
+            error => Self::failed(Code::VmFailed, &error),
+        }
+    }
+}
+
+impl ApiError {
+    /// There is no room for more.
+    fn host_full(error: &dyn std::error::Error) -> Self {
+        Self::of(StatusCode::INSUFFICIENT_STORAGE, Code::HostFull, error)
     }
 }
 
@@ -128,6 +137,8 @@ impl From<KillError> for ApiError {
 
 #[cfg(test)]
 mod tests {
+    use engine::NoRoom;
+
     use super::*;
 
     #[test]
@@ -137,6 +148,17 @@ mod tests {
         assert_eq!((unknown.status.as_u16(), unknown.code), (404, Code::SnapshotNotFound));
         let writing = ApiError::from(TemplateError::from(StoreError::Writing { tag }));
         assert_eq!((writing.status.as_u16(), writing.code), (409, Code::SnapshotNotReady));
+        let figures = NoRoom { available_mib: 4096, promised_mib: 3584, certain_mib: 2, reserve_mib: 512 };
+        let no_room = || AdmissionError::from(figures);
+        let boot = || BootError::from(no_room());
+        for full in [
+            ApiError::from(ForkError::from(no_room())),
+            ApiError::from(SnapshotError::from(boot())),
+            ApiError::from(BuildError::from(boot())),
+        ] {
+            assert_eq!((full.status.as_u16(), full.code), (507, Code::HostFull));
+            assert!(full.message.contains("4096 MiB") && full.message.contains("3584 MiB"), "{}", full.message);
+        }
         let tag = ApiError::from("../x".parse::<types::Tag>().unwrap_err());
         assert_eq!((tag.status.as_u16(), tag.code), (400, Code::InvalidTag));
     }
