@@ -303,7 +303,7 @@ fn a_terminal_cannot_be_written_to_as_its_user() {
 /// What the kernel says of a process in the jail.
 #[test]
 fn the_kernel_agrees() {
-    let status = hostile::status_in_jail(VmUid::new(UID).unwrap());
+    let [status, limits] = hostile::seen_in_jail(VmUid::new(UID).unwrap());
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_else(|| panic!("no {name} in {status}")).split_whitespace().collect::<Vec<_>>().join(" ")
@@ -315,6 +315,38 @@ fn the_kernel_agrees() {
         assert_eq!(u64::from_str_radix(&field(set), 16).unwrap(), 0, "{set}");
     }
     assert_eq!((field("NoNewPrivs"), field("Seccomp")), ("1".into(), "2".into()));
+    for (limit, most) in [
+        ("Max core file size", 0),
+        ("Max locked memory", 0),
+        ("Max msgqueue size", 0),
+        ("Max processes", MAX_TASKS),
+        ("Max open files", MAX_DESCRIPTORS),
+        ("Max pending signals", MAX_TIMERS),
+    ] {
+        let found = limits.lines().find_map(|line| line.strip_prefix(limit)).unwrap();
+        let both: Vec<u64> = found.split_whitespace().take(2).map(|number| number.parse().unwrap()).collect();
+        assert!(both.iter().all(|number| *number <= most), "{limit}: {found}");
+    }
+}
+
+/// It has root's uid and two capabilities.
+#[test]
+fn a_template_that_was_taken_over_reaches_no_more_than_a_vm() {
+    for (act, call) in [
+        (Act::OpenFile, libc::SYS_openat),
+        (Act::OpenAbove, libc::SYS_openat),
+        (Act::ConnectToDaemon, libc::SYS_socket),
+        (Act::ConnectToSibling, libc::SYS_connect),
+        (Act::PtraceSibling, libc::SYS_ptrace),
+        (Act::ReadSibling, libc::SYS_process_vm_readv),
+        (Act::KillSibling, libc::SYS_kill),
+        (Act::Execute, libc::SYS_execve),
+        (Act::Mount, libc::SYS_mount),
+        (Act::MakeNamespace, libc::SYS_unshare),
+        (Act::TakeCapabilities, libc::SYS_capset),
+    ] {
+        assert_eq!(attempt_beside(Sibling::Root, act, Layers::AllAsTemplate), killed("main", call), "{act:?}");
+    }
 }
 
 #[test]

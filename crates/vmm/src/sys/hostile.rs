@@ -131,8 +131,8 @@ pub(crate) fn run(act: Act, layers: Layers, beside: Sibling, world: &Path, [uid,
     io::stdout().flush().unwrap();
 }
 
-/// What `/proc` has of a process that has entered the jail and does nothing.
-pub(crate) fn status_in_jail(uid: VmUid) -> String {
+/// What `/proc` has of a process that has entered the jail and does nothing: its status, and its limits.
+pub(crate) fn seen_in_jail(uid: VmUid) -> [String; 2] {
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     let jailed = copy(|| {
         enter(Layers::All, Some(uid)).unwrap();
@@ -141,10 +141,11 @@ pub(crate) fn status_in_jail(uid: VmUid) -> String {
     });
     drop(writer);
     File::from(reader).read_exact(&mut [0]).unwrap();
-    let status = std::fs::read_to_string(format!("/proc/{}/status", jailed.as_raw_nonzero())).unwrap();
+    let read = |file| std::fs::read_to_string(format!("/proc/{}/{file}", jailed.as_raw_nonzero())).unwrap();
+    let seen = ["status", "limits"].map(read);
     rustix::process::kill_process(jailed, rustix::process::Signal::KILL).unwrap();
     rustix::process::waitpid(Some(jailed), WaitOptions::empty()).unwrap();
-    status
+    seen
 }
 
 /// A copy of this process that does something and ends with this code.
