@@ -325,6 +325,23 @@ fn limits_hold() {
 }
 
 #[test]
+fn packets_are_limited_both_ways() {
+    on_a_host(|world| {
+        let guest = world.guest();
+        allow(&guest, "all");
+        guest.network.set_limits(&Limits { packets_per_second: some(50), ..Limits::default() }).unwrap();
+        let server = world.internet.inside(|| std::net::UdpSocket::bind((ONE, 90))).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        guest.udp().send_to(b"x", (ONE, 90)).unwrap();
+        let (_, asker) = server.recv_from(&mut [0; 8]).unwrap();
+        (0..500).for_each(|_| drop(server.send_to(b"y", asker)));
+        // More than the guest has sent.
+        await_count(&guest, |report| report.limited.packets.saturating_sub(100));
+        guest.leave();
+    });
+}
+
+#[test]
 fn questions_fill_no_table() {
     const QUESTIONS: usize = 200;
     on_a_host(|world| {
