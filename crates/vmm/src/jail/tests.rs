@@ -186,6 +186,8 @@ fn nobody_is_signalled_or_held_up_by_its_relatives() {
             }
         }
     }
+    assert_eq!(attempt(Act::TimeItself, Layers::All), Ended::Succeeded, "as it kicks its vCPUs");
+    assert_eq!(attempt(Act::TimeItself, Layers::AllAsVcpu), killed("vcpu", libc::SYS_timer_create));
     assert_eq!(attempt_beside(Sibling::Relative, Act::TimeSibling, Layers::All), Ended::Refused(NOT_OWN));
     assert_eq!(attempt_beside(Sibling::Root, Act::TimeSibling, Layers::AllAsTemplate), Ended::Refused(NOT_OWN));
 }

@@ -37,6 +37,8 @@ pub(crate) enum Act {
     KickSibling,
     /// By a timer, as vCPUs are called.
     TimeSibling,
+    /// The same, to a thread of one's own.
+    TimeItself,
     ReniceSibling,
     /// Everybody who is of the same user.
     ReniceUser,
@@ -229,6 +231,7 @@ fn attempt(act: Act, tools: &Tools) -> io::Result<()> {
         Act::KillSiblingsThread => call(libc::SYS_tgkill, [sibling, sibling, flags(libc::SIGKILL), 0, 0, 0]).map(drop),
         Act::AbortSibling => call(libc::SYS_tgkill, [sibling, sibling, flags(libc::SIGABRT), 0, 0, 0]).map(drop),
         Act::TimeSibling => kick::Kick::give(tools.sibling)?.map(drop).ok_or(io::ErrorKind::NotFound.into()),
+        Act::TimeItself => kick::Kick::give(rustix::thread::gettid()).map(drop),
         Act::ReniceSibling => {
             call(libc::SYS_setpriority, [libc::PRIO_PROCESS as usize, sibling, 19, 0, 0, 0]).map(drop)
         }
