@@ -29,6 +29,8 @@ use crate::{debian, indexes};
 
 /// Changes whenever the same recipe would give a different image.
 const BUILDER: &str = "forkd image builder 3";
+/// Changes whenever the same files beside a recipe would be copied to a different result.
+const COPIER: &str = "forkd copies 2";
 /// As much of a digest as a file name needs to be unique among one recipe's versions.
 const DIGEST_IN_NAME: usize = 16;
 const BUCKET: &str = "images-v1";
@@ -217,6 +219,7 @@ fn digest(recipe: &Recipe, found: &Found<'_>, run: &RunConfig, copied: &str) -> 
     let hash = base.npm.iter().fold(hash.part(b"npm"), |hash, package| hash.part(package.as_str().as_bytes()));
     let hash = hash.part(b"disk").part(format!("{:?}", recipe.disk.0).as_bytes());
     let hash = hash.part(b"run").part(format!("{run:?}").as_bytes());
+    let hash = if recipe.copy.is_empty() { hash } else { hash.part(COPIER.as_bytes()) };
     hash.part(b"copy").part(copied.as_bytes()).hex()
 }
 

@@ -160,8 +160,8 @@ impl<W: Write> Layer<W> {
         let mut count = 0;
         while let Some((dir, path, to, depth)) = waiting.pop() {
             let names = names(&dir, &path)?;
-            // What is put into a directory makes it, unless it is there; as a link even, which would be replaced.
-            if depth > 0 || names.is_empty() || look.is_owned() {
+            // What is put into a directory makes it, unless it is there.
+            if names.is_empty() || look.is_owned() {
                 self.directory(&to, look)?;
             }
             count += names.len();

@@ -133,13 +133,16 @@ pub enum FlattenError {
     },
 }
 
-/// What names that begin with `.wh.` mean.
+/// What the members of a layer mean to what lies below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whiteouts {
-    /// Something below is taken away: the layer of an image.
-    Honoured,
-    /// Nothing in particular: an archive by itself.
-    Plain,
+pub enum Meaning {
+    /// The layer of an image: names that begin with `.wh.` take something away.
+    Image,
+    /// An archive by itself, in which such names are nothing in particular.
+    Archive,
+    /// Files that are added: also, what is there as a directory, or as a link to one, stays what it is. A directory says
+    /// that there is one, and whose it is unless it is root's.
+    Addition,
 }
 
 /// A file's bytes: in which layer, and where in its uncompressed stream.
@@ -186,11 +189,11 @@ impl Flattener {
     }
 
     /// Lays one more layer over the others, and reads it to its end.
-    pub(crate) fn layer<R: Stream>(&mut self, source: R, whiteouts: Whiteouts) -> Result<R, FlattenError> {
+    pub(crate) fn layer<R: Stream>(&mut self, source: R, meaning: Meaning) -> Result<R, FlattenError> {
         self.layer += 1;
         let mut archive = Archive::new(source);
         while let Some(member) = archive.next()? {
-            self.member(&member, whiteouts)?;
+            self.member(&member, meaning)?;
         }
         Ok(archive.finish()?)
     }
@@ -247,17 +250,20 @@ impl Flattener {
         Flat { tree: self.tree, files: self.files, texts: self.texts }
     }
 
-    fn member(&mut self, member: &Member, whiteouts: Whiteouts) -> Result<(), FlattenError> {
+    fn member(&mut self, member: &Member, meaning: Meaning) -> Result<(), FlattenError> {
         self.count(1)?;
         self.weigh(member)?;
         let mut names = names(&member.path)?;
+        if meaning == Meaning::Addition && matches!(member.kind, MemberKind::Directory) {
+            return self.add_directory(member, &names);
+        }
         let Some(last) = names.pop() else {
             // The root itself: it has a mode and attributes, and is a directory whatever the archive says.
             *self.tree.meta_mut(NodeId::ROOT) = meta(member);
             return Ok(());
         };
-        let is_whiteout = whiteouts == Whiteouts::Honoured && last.starts_with(WHITEOUT);
-        if whiteouts == Whiteouts::Honoured && names.first().is_some_and(|name| name.starts_with(BOOKKEEPING)) {
+        let is_whiteout = meaning == Meaning::Image && last.starts_with(WHITEOUT);
+        if meaning == Meaning::Image && names.first().is_some_and(|name| name.starts_with(BOOKKEEPING)) {
             return Ok(());
         }
         if is_whiteout {
@@ -268,6 +274,15 @@ impl Flattener {
         let dir = self.directory(&member.path, &names)?;
         let name = name(last, &member.path)?;
         self.put(dir, name, member)
+    }
+
+    fn add_directory(&mut self, member: &Member, names: &[&[u8]]) -> Result<(), FlattenError> {
+        let node = self.directory(&member.path, names)?;
+        if (member.uid, member.gid) != (0, 0) {
+            let meta = self.tree.meta_mut(node);
+            (meta.uid, meta.gid) = (member.uid, member.gid);
+        }
+        Ok(())
     }
 
     fn put(&mut self, dir: NodeId, name: Name, member: &Member) -> Result<(), FlattenError> {

@@ -2,7 +2,7 @@
 
 use ext4::{Plan, Spec};
 
-use crate::flatten::{Flattener, Limits, Whiteouts};
+use crate::flatten::{Flattener, Limits, Meaning};
 use crate::stream::{Budget, unpacked};
 
 const LIMITS: Limits = Limits { entries: 2000, metadata_bytes: 1 << 20, unpacked_bytes: 4 << 20 };
@@ -17,13 +17,13 @@ pub fn layers(bytes: &[u8]) {
         archive.chunks_exact_mut(HEADER).for_each(seal);
     }
     let count = usize::from(choice >> 1 & 3) + 1;
-    let whiteouts = if choice & 8 == 0 { Whiteouts::Honoured } else { Whiteouts::Plain };
+    let meaning = [Meaning::Image, Meaning::Archive, Meaning::Addition][usize::from(choice >> 3 & 3) % 3];
     let budget = Budget::new(LIMITS.unpacked_bytes);
     let mut flattener = Flattener::new(LIMITS);
     let size = archive.len().div_ceil(count).next_multiple_of(HEADER).max(HEADER);
     for layer in archive.chunks(size) {
         let Ok(stream) = unpacked(layer, &budget, None) else { return };
-        if flattener.layer(stream, whiteouts).is_err() {
+        if flattener.layer(stream, meaning).is_err() {
             return;
         }
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::blob::Blob;
 use crate::digest::{Digest, DigestError};
 use crate::directory::{DirectoryError, Files};
-use crate::flatten::{Limits, Whiteouts};
+use crate::flatten::{Limits, Meaning};
 use crate::layout::Layout;
 use crate::manifest::{ConfigFile, Descriptor, Document, MAX_DOCUMENT, MAX_LAYERS, Platform, RunFile};
 use crate::registry::RegistryError;
@@ -154,7 +154,7 @@ impl From<RunFile> for RunConfig {
 pub(crate) struct Layer {
     pub(crate) blob: Blob,
     pub(crate) diff_id: Option<Digest>,
-    pub(crate) whiteouts: Whiteouts,
+    pub(crate) meaning: Meaning,
     /// Its name in the cache, and what it has to be: it lay there and was not looked at.
     pub(crate) unchecked: Option<(PathBuf, Digest)>,
 }
@@ -162,14 +162,14 @@ pub(crate) struct Layer {
 impl Layer {
     /// One that an image's configuration names.
     pub(crate) const fn of_image(blob: Blob, diff_id: Digest) -> Self {
-        Self { blob, diff_id: Some(diff_id), whiteouts: Whiteouts::Honoured, unchecked: None }
+        Self { blob, diff_id: Some(diff_id), meaning: Meaning::Image, unchecked: None }
     }
 
-    /// An archive by itself, in which nothing is a whiteout; and what is in the file.
-    fn of_archive(path: &Path) -> Result<(Self, Digest), ImageError> {
+    /// A file that is an archive; and what is in the file.
+    fn of_archive(path: &Path, meaning: Meaning) -> Result<(Self, Digest), ImageError> {
         let blob = Blob::open(path).map_err(ImageError::read(path))?;
         let id = Digest::of_stream(&mut blob.reader()).map_err(ImageError::read(path))?;
-        Ok((Self { blob, diff_id: None, whiteouts: Whiteouts::Plain, unchecked: None }, id))
+        Ok((Self { blob, diff_id: None, meaning, unchecked: None }, id))
     }
 }
 
@@ -280,7 +280,7 @@ impl Image {
                 Ok(Self { id: id(&run, &[&contents]), run, files: Some(files), layers: Vec::new() })
             }
             Source::Tar(path) => {
-                let (layer, contents) = Layer::of_archive(path)?;
+                let (layer, contents) = Layer::of_archive(path, Meaning::Archive)?;
                 let run = RunConfig::default();
                 Ok(Self { id: id(&run, &[&contents]), run, files: None, layers: vec![layer] })
             }
@@ -297,12 +297,13 @@ impl Image {
         Self { id: id(&run, &ids), run, files: None, layers }
     }
 
-    /// The same with an archive of files laid over it, in which nothing is a whiteout.
+    /// The same with the files of an archive added to it. Directories that are there keep their modes, and their owners
+    /// unless the archive has others than root for them.
     ///
     /// # Errors
     /// When the archive cannot be read.
     pub fn with_layer(mut self, path: &Path) -> Result<Self, ImageError> {
-        let (layer, contents) = Layer::of_archive(path)?;
+        let (layer, contents) = Layer::of_archive(path, Meaning::Addition)?;
         self.id = id(&self.run, &[&self.id, &contents]);
         self.layers.push(layer);
         Ok(self)

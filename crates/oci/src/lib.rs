@@ -32,7 +32,7 @@ mod write;
 pub use contents::Contents;
 pub use digest::{Digest, DigestError};
 pub use directory::DirectoryError;
-pub use flatten::{FlattenError, Limits, Whiteouts};
+pub use flatten::{FlattenError, Limits, Meaning};
 pub use image::{Image, ImageError, RunConfig};
 pub use manifest::{Platform, PlatformError};
 pub use reference::{Reference, ReferenceError};

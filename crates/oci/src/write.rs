@@ -124,7 +124,7 @@ impl Image {
         let mut done = 0;
         for (number, layer) in (1..).zip(&self.layers) {
             let source = layer.open(&budget).map_err(|source| WriteError::Read { number, source })?;
-            flattener.layer(source, layer.whiteouts).map_err(|source| WriteError::Layer { number, source })?;
+            flattener.layer(source, layer.meaning).map_err(|source| WriteError::Layer { number, source })?;
             done += layer.blob.len();
             advance(done);
         }

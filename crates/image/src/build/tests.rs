@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -186,6 +187,31 @@ fn a_recipe_of_an_image_gets_its_files_and_its_way_to_run_commands() {
     let error = build_image(&recipe, &dirs, &Silent).unwrap_err();
     assert!(matches!(error, ImageError::TooSmall { bytes: 0x400_0000, .. }), "{error}");
     assert!(error.to_string().contains("raise disk.size"));
+}
+
+#[test]
+fn copies_go_into_the_directories_that_are_there() {
+    let home = tempfile::tempdir().unwrap();
+    let dirs = Dirs::under(&home.path().join("home"));
+    let beside = home.path().join("recipe");
+    for dir in ["root/home/app", "root/usr/lib", "files/home/app/empty", "files/lib"] {
+        fs::create_dir_all(beside.join(dir)).unwrap();
+    }
+    std::os::unix::fs::symlink("usr/lib", beside.join("root/lib")).unwrap();
+    fs::set_permissions(beside.join("root/home/app"), fs::Permissions::from_mode(0o1700)).unwrap();
+    for file in ["files/home/app/.profile", "files/lib/x"] {
+        fs::write(beside.join(file), "text").unwrap();
+    }
+    let text = "description = \"d\"\n[base]\nimage = \"dir:root\"\n[disk]\nsize = \"64M\"\n\
+                [[copy]]\nfrom = \"files/home\"\nto = \"/home\"\n[[copy]]\nfrom = \"files/lib\"\nto = \"/lib\"\n";
+    let copied = |text: &str| build_image(&parse(text, &beside), &dirs, &Silent).unwrap().path;
+    let disk = copied(text);
+    assert!(debugfs(&disk, "stat /home/app").contains("Mode:  01700"), "it is still only its user's");
+    assert!(debugfs(&disk, "stat /home/app/empty").contains("Mode:  0755"));
+    assert_eq!(debugfs(&disk, "cat /home/app/.profile") + &debugfs(&disk, "cat /usr/lib/x"), "texttext");
+    let owned = copied(&text.replacen("to = \"/home\"", "to = \"/home\"\nowner = \"7:8\"", 1));
+    let stat = debugfs(&owned, "stat /home/app");
+    assert!(stat.contains("Mode:  01700") && stat.contains("User:     7   Group:     8"), "{stat}");
 }
 
 #[test]

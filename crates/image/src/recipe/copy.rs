@@ -17,11 +17,12 @@ const MAX_PATH: usize = 4095;
 pub struct CopyStep {
     /// A file or directory beside recipe.toml, with all that is in it. Symbolic links are copied, never followed.
     pub from: BesidePath,
-    /// What it is called in the image. Directories that are missing are made.
+    /// What it is called in the image. Directories that are missing are made, and those that are there keep their modes.
     pub to: GuestPath,
     /// The mode of all files that are copied, in octal; otherwise what can be executed is 0755, and the rest 0644.
     pub mode: Option<Mode>,
-    /// Whose it is, as UID or UID:GID; root's when nothing is said.
+    /// Whose it is, as UID or UID:GID, directories included; root's when nothing is said, but a directory that is there
+    /// stays whose it is.
     pub owner: Option<Owner>,
 }
 

@@ -6,7 +6,7 @@ use crate::testing::{Head, Tar, seal};
 fn flatten_with(layers: &[Vec<u8>], limits: Limits) -> Result<Flat, FlattenError> {
     let mut flattener = Flattener::new(limits);
     for layer in layers {
-        flattener.layer(layer.as_slice(), Whiteouts::Honoured)?;
+        flattener.layer(layer.as_slice(), Meaning::Image)?;
     }
     Ok(flattener.finish())
 }
@@ -74,8 +74,39 @@ fn whiteouts_take_away_what_is_below_and_nothing_else() {
     assert_eq!(list(&[one.clone(), aufs]).len(), 6);
     // An archive by itself has no layers below.
     let mut plain = Flattener::new(Limits::default());
-    plain.layer(Tar::default().file(".wh.f", b"").end().as_slice(), Whiteouts::Plain).unwrap();
+    plain.layer(Tar::default().file(".wh.f", b"").end().as_slice(), Meaning::Archive).unwrap();
     assert_eq!(listed(&plain.finish()), ["/.wh.f 0"]);
+}
+
+#[test]
+fn what_is_added_leaves_directories_as_they_are() {
+    let below = Tar::default().dir("usr/lib").symlink("lib", "usr/lib").dir("home").file("f", b"").end();
+    let dir = |path: &str, owner: &[u8]| {
+        let mut block = Head::new(path, b'5').encode();
+        block[100..108].copy_from_slice(b"0000700\0");
+        block[108..116].copy_from_slice(owner);
+        block[116..124].copy_from_slice(owner);
+        seal(&mut block);
+        block
+    };
+    let (root, other) = (b"0000000\0", b"0000007\0");
+    let above = Tar::default().raw(&dir("lib", root)).raw(&dir("home", other)).raw(&dir("new", other));
+    let mut flattener = Flattener::new(Limits::default());
+    flattener.layer(below.as_slice(), Meaning::Image).unwrap();
+    flattener.layer(above.file("lib/x", b"").file(".wh.f", b"").end().as_slice(), Meaning::Addition).unwrap();
+    let mut look = |path: &str| {
+        let node = flattener.find(path).unwrap().unwrap();
+        let meta = &flattener.tree().node(node).meta;
+        (meta.mode, meta.uid, meta.gid)
+    };
+    assert_eq!(look("usr/lib"), (0o755, 10, 11), "root says nothing of whose it is");
+    assert_eq!(look("home"), (0o755, 7, 7), "the mode stays");
+    assert_eq!(look("new"), (0o755, 7, 7));
+    let over_a_file = Tar::default().dir("f").end();
+    let error = flattener.layer(over_a_file.as_slice(), Meaning::Addition).unwrap_err();
+    assert!(matches!(error, FlattenError::NotADirectory { .. }), "{error}");
+    let all = ["/.wh.f 0", "/f 0", "/home/", "/lib@usr/lib", "/new/", "/usr/", "/usr/lib/", "/usr/lib/x 0"];
+    assert_eq!(listed(&flattener.finish()), all);
 }
 
 #[test]
@@ -245,7 +276,7 @@ fn a_million_members_are_counted_and_then_refused() {
     let mut flattener = Flattener::new(Limits::default());
     let mut result = Ok(());
     for _ in 0..(1 << 8) + 1 {
-        result = flattener.layer(endless.as_slice(), Whiteouts::Honoured).map(drop);
+        result = flattener.layer(endless.as_slice(), Meaning::Image).map(drop);
     }
     assert!(matches!(result, Err(FlattenError::TooManyEntries { limit: 1_048_576 })), "{result:?}");
 }
