@@ -301,10 +301,13 @@ impl Making<'_> {
         let (has_extra, has_indexes) = (base.has_extra(), !base.pip.is_empty() || !base.npm.is_empty());
         if has_extra || has_indexes {
             let mut contents = image.contents(Limits::default())?;
+            let mut debs = Vec::new();
             if has_extra {
-                layers.push(extra::layer(&base.packages, &mut contents, self.staging, self.progress)?);
+                let extra = extra::fetch(&base.packages, &mut contents, self.staging, self.progress)?;
+                layers.push(extra.layer);
+                debs = extra.files;
             }
-            layers.extend(indexes::layers(base, &mut contents, self.dirs, self.progress)?);
+            layers.extend(indexes::layers(base, &mut contents, &debs, self.dirs, self.progress)?);
         }
         if !self.recipe.copy.is_empty() {
             let path = self.staging.path().join("copied.tar");

@@ -48,13 +48,21 @@ pub enum ExtraError {
     },
 }
 
-/// A layer with the packages and all that they need and the image has not.
-pub(crate) fn layer(
+/// Packages that will be in an image when its steps have been run.
+pub(crate) struct Extra {
+    /// The layer that has them as files.
+    pub(crate) layer: PathBuf,
+    /// The files' names: `NAME_VERSION_ARCHITECTURE.deb`.
+    pub(crate) files: Vec<String>,
+}
+
+/// The packages, and all that they need and the image has not.
+pub(crate) fn fetch(
     packages: &BTreeSet<PackageName>,
     contents: &mut Contents<'_>,
     staging: &Staging<'_>,
     progress: &dyn Progress,
-) -> Result<PathBuf, ImageError> {
+) -> Result<Extra, ImageError> {
     let status = contents.read("/var/lib/dpkg/status", MAX_STATUS)?.ok_or(ExtraError::NoDpkg)?;
     let suite = release(contents)?.ok_or(ExtraError::NotDebian)?;
     let stage = progress.stage(&format!("Fetching packages of Debian {suite}"), None);
@@ -72,13 +80,14 @@ pub(crate) fn layer(
     let mut layer = Layer::new(file);
     layer.directory(PLACE, Look::default())?;
     let entries = fs::read_dir(&archives).map_err(CacheError::new("list", &archives))?;
-    let mut names: Vec<_> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
-    for name in names.iter().filter(|name| name.ends_with(".deb")) {
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut files: Vec<_> = names.filter(|name| name.ends_with(".deb")).collect();
+    files.sort();
+    for name in &files {
         layer.copy(&archives, name, &format!("{PLACE}/{name}"), Look::default())?;
     }
     layer.finish()?;
-    Ok(path)
+    Ok(Extra { layer: path, files })
 }
 
 /// The Debian release that an image is made of.

@@ -35,6 +35,9 @@ const PLATFORMS: [&str; 8] = [
     "manylinux_2_34_x86_64",
     "manylinux_2_35_x86_64",
 ];
+/// Where Debian has its programs, and what it calls the place of Python packages that are not its own.
+const DEBIAN_PROGRAMS: &str = "/usr/bin";
+const DEBIAN_PACKAGES: &str = "dist-packages";
 /// The first line of a script is not longer.
 const MAX_SHEBANG: u64 = 4096;
 
@@ -50,32 +53,40 @@ struct Python {
 }
 
 impl Python {
-    /// The one that `python3` means: what was built into /usr/local comes before Debian's.
-    fn find(contents: &mut Contents<'_>) -> Result<Option<Self>, ImageError> {
-        for (dir, packages) in [("/usr/local/bin", "site-packages"), ("/usr/bin", "dist-packages")] {
+    /// The one that `python3` means: what was built into /usr/local comes before Debian's, which may be among packages
+    /// that are only installed later.
+    fn find(contents: &mut Contents<'_>, debs: &[String]) -> Result<Option<Self>, ImageError> {
+        let minor = |name: &str| name.strip_prefix("python3.").and_then(|minor| minor.parse::<u8>().ok());
+        for (dir, packages) in [("/usr/local/bin", "site-packages"), (DEBIAN_PROGRAMS, DEBIAN_PACKAGES)] {
             let names = contents.names(dir).map_err(|source| oci::WriteError::Look { source })?;
-            let minor = |name: &String| name.strip_prefix("python3.").and_then(|minor| minor.parse::<u8>().ok());
-            if let Some(minor) = names.iter().filter_map(minor).max() {
-                let version = format!("3.{minor}");
-                let packages = format!("/usr/local/lib/python{version}/{packages}");
-                return Ok(Some(Self { program: format!("{dir}/python{version}"), packages, version }));
+            if let Some(minor) = names.iter().filter_map(|name| minor(name)).max() {
+                return Ok(Some(Self::new(minor, dir, packages)));
             }
         }
-        Ok(None)
+        // The package that has the program: `python3.11-minimal_3.11.2-6_amd64.deb`.
+        let of_deb = |deb: &String| minor(deb.split_once("-minimal_")?.0);
+        Ok(debs.iter().filter_map(of_deb).max().map(|minor| Self::new(minor, DEBIAN_PROGRAMS, DEBIAN_PACKAGES)))
+    }
+
+    fn new(minor: u8, programs: &str, packages: &str) -> Self {
+        let version = format!("3.{minor}");
+        let packages = format!("/usr/local/lib/python{version}/{packages}");
+        Self { program: format!("{programs}/python{version}"), packages, version }
     }
 }
 
-/// The layers of all packages of indexes that a recipe names.
+/// The layers of all packages of indexes that a recipe names. `debs` are files of Debian packages that will be installed.
 pub(crate) fn layers(
     base: &Base,
     contents: &mut Contents<'_>,
+    debs: &[String],
     dirs: &Dirs,
     progress: &dyn Progress,
 ) -> Result<Vec<PathBuf>, ImageError> {
     let mut layers = Vec::new();
     if !base.pip.is_empty() {
         let names: Vec<_> = base.pip.iter().map(PipPackage::as_str).collect();
-        let python = Python::find(contents)?.ok_or(ImageError::NoPython)?;
+        let python = Python::find(contents, debs)?.ok_or(ImageError::NoPython)?;
         let words = [&["pip", python.packages.as_str()], &names[..]].concat();
         layers.push(layer(&words, dirs, progress, |staging, layer| pip(&names, &python, staging, layer, progress))?);
     }
@@ -187,7 +198,8 @@ mod tests {
 
     use super::*;
 
-    fn python(files: &[&str]) -> Option<Python> {
+    fn python(files: &[&str], debs: &[&str]) -> Option<Python> {
+        let debs: Vec<_> = debs.iter().map(ToString::to_string).collect();
         let dir = tempfile::tempdir().unwrap();
         for file in files {
             let path = dir.path().join(file);
@@ -196,17 +208,27 @@ mod tests {
         }
         let source = format!("dir:{}", dir.path().display()).parse().unwrap();
         let image = Image::open(&source, &Platform::default()).unwrap();
-        Python::find(&mut image.contents(Limits::default()).unwrap()).unwrap()
+        Python::find(&mut image.contents(Limits::default()).unwrap(), &debs).unwrap()
     }
 
     #[test]
     fn the_python_of_an_image_is_the_one_that_a_shell_would_find() {
-        let debian = python(&["usr/bin/python3.11", "usr/bin/python3", "usr/bin/python3.11-config"]).unwrap();
+        let debian = python(&["usr/bin/python3.11", "usr/bin/python3", "usr/bin/python3.11-config"], &[]).unwrap();
         assert_eq!((debian.version.as_str(), debian.program.as_str()), ("3.11", "/usr/bin/python3.11"));
         assert_eq!(debian.packages, "/usr/local/lib/python3.11/dist-packages");
-        let own = python(&["usr/bin/python3.11", "usr/local/bin/python3.9", "usr/local/bin/python3.13"]).unwrap();
+        let own = python(&["usr/bin/python3.11", "usr/local/bin/python3.9", "usr/local/bin/python3.13"], &[]).unwrap();
         assert_eq!(own.packages, "/usr/local/lib/python3.13/site-packages");
-        assert_eq!(python(&["usr/bin/python2.7"]), None);
+        assert_eq!(python(&["usr/bin/python2.7"], &["python3_3.11.2-1_amd64.deb", "python3.11-dev_1_amd64.deb"]), None);
+    }
+
+    #[test]
+    fn a_python_that_is_installed_later_counts_too() {
+        let debs = ["python3-minimal_3.11.2-1+b1_amd64.deb", "python3.11-minimal_3.11.2-6_amd64.deb"];
+        let debian = python(&["usr/bin/python2.7"], &debs).unwrap();
+        assert_eq!(debian.program, "/usr/bin/python3.11");
+        assert_eq!(debian.packages, "/usr/local/lib/python3.11/dist-packages");
+        let own = python(&["usr/local/bin/python3.13"], &debs).unwrap();
+        assert_eq!(own.version, "3.13", "a shell would find that first");
     }
 
     #[test]
