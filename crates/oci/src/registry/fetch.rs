@@ -111,7 +111,7 @@ fn is_named(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Asks until all of it is there, and compares it.
+/// Asks until all of it is there and is what it should be.
 fn receive(
     session: &Session<'_>,
     descriptor: &Descriptor,
@@ -119,11 +119,43 @@ fn receive(
     part: &Path,
     stage: &dyn Stage,
 ) -> Result<(), RegistryError> {
-    let host = || session.endpoint.host.clone();
     let mut have = file.metadata().map_err(RegistryError::file(part))?.len();
     if have > descriptor.size {
         have = restart(file, part)?;
     }
+    loop {
+        complete(session, descriptor, file, part, have, stage)?;
+        let mut hasher = descriptor.digest.hasher();
+        let read = file.seek(SeekFrom::Start(0)).and_then(|_| hasher.read(file));
+        read.map_err(RegistryError::file(part))?;
+        let (expected, found) = (&descriptor.digest, hasher.finish());
+        if found == *expected {
+            return Ok(());
+        }
+        // All of it is wrong: nothing to go on from.
+        restart(file, part)?;
+        if have == 0 {
+            return Err(RegistryError::Digest {
+                host: session.endpoint.host.clone(),
+                expected: expected.clone(),
+                found,
+            });
+        }
+        // Who sent the rest did not send the beginning: that was another server, or was lost on our disk.
+        log::info!("what was there of {expected} was not its beginning; it is fetched as a whole");
+        have = 0;
+    }
+}
+
+/// Asks until all of it is there.
+fn complete(
+    session: &Session<'_>,
+    descriptor: &Descriptor,
+    file: &mut File,
+    part: &Path,
+    mut have: u64,
+    stage: &dyn Stage,
+) -> Result<(), RegistryError> {
     // Only what was never there before counts: a server may send the same again and again.
     let mut most = have;
     let mut tries = 0;
@@ -140,19 +172,10 @@ fn receive(
         tries = if is_more { 0 } else { tries + 1 };
         if tries == TRIES {
             let (expected, digest) = (descriptor.size, descriptor.digest.clone());
-            return Err(RegistryError::Broken { host: host(), digest, expected, found: most });
+            return Err(RegistryError::Broken { host: session.endpoint.host.clone(), digest, expected, found: most });
         }
         thread::sleep(pause);
         pause = if is_more { session.settings.pause } else { pause * 2 };
-    }
-    let mut hasher = descriptor.digest.hasher();
-    let read = file.seek(SeekFrom::Start(0)).and_then(|_| hasher.read(file));
-    read.map_err(RegistryError::file(part))?;
-    let found = hasher.finish();
-    if found != descriptor.digest {
-        // All of it is wrong: nothing to go on from.
-        restart(file, part)?;
-        return Err(RegistryError::Digest { host: host(), expected: descriptor.digest.clone(), found });
     }
     Ok(())
 }
@@ -177,6 +200,10 @@ fn ask(
         }
         answer => answer?,
     };
+    if begins_elsewhere(&answer, *have) {
+        *have = restart(file, part)?;
+        return Ok(());
+    }
     if answer.status() != 206 && *have > 0 {
         *have = restart(file, part)?;
     }
@@ -200,6 +227,12 @@ fn ask(
         *have += len as u64;
         stage.advance(*have);
     }
+}
+
+/// Whether an answer is a part that says that it is another than was asked for.
+fn begins_elsewhere<B>(answer: &ureq::http::Response<B>, from: u64) -> bool {
+    let range = answer.headers().get("content-range").and_then(|range| range.to_str().ok());
+    answer.status() == 206 && range.is_some_and(|range| !range.trim().starts_with(&format!("bytes {from}-")))
 }
 
 fn restart(file: &mut File, part: &Path) -> Result<u64, RegistryError> {

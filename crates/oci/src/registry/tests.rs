@@ -57,6 +57,17 @@ impl Bench {
         Image::pull(&reference, &Platform::default(), self.cache.path(), &self.settings, &Silent)
     }
 
+    /// The other one is to be asked first.
+    fn mirrored_by(&mut self, mirror: &Self) {
+        let conf = self.cache.path().join("registries.conf");
+        let (from, to) = (self.server.port, mirror.server.port);
+        let text = format!(
+            "[[registry]]\nprefix = \"localhost:{from}\"\n[[registry.mirror]]\nlocation = \"127.0.0.1:{to}/m\"\n"
+        );
+        fs::write(&conf, text).unwrap();
+        self.settings.registries_conf = Some(conf);
+    }
+
     fn login(&self, auth: &str) {
         self.write_login("auth", auth);
     }
@@ -152,6 +163,32 @@ fn broken_connections_are_continued() {
     let mut silent = Bench::new(&image, Conduct { stall_after: Some(50_000), ..Conduct::default() });
     silent.settings.idle = Duration::from_millis(800);
     assert_eq!(*silent.pull("").unwrap().id(), whole, "a connection that hangs is left for another");
+}
+
+#[test]
+fn a_wrong_beginning_is_not_the_fault_of_who_sends_the_rest() {
+    let image = layout(b"x");
+    let mirror = Bench::new(&image, Conduct { cut_after: Some(100_000), no_ranges: true, ..Conduct::default() });
+    let first = image.layers()[0].clone();
+    mirror.server.change(&first, &|bytes| bytes[5000] ^= 1);
+    let mut bench = Bench::new(&image, Conduct::default());
+    bench.mirrored_by(&mirror);
+    bench.pull("").unwrap();
+    assert!(mirror.server.served(&first.to_string()) > 0, "the mirror was not asked");
+    let of_first = |part: &str| bench.server.served(&format!("{first}{part}"));
+    assert_eq!((of_first(""), of_first(" bytes=100000-")), (2, 1), "the rest, and then all of it");
+    // Who sends what is wrong from the beginning to the end is not asked twice.
+    let liar = Bench::new(&image, Conduct::default());
+    liar.server.change(&first, &|bytes| bytes[5000] ^= 1);
+    assert!(matches!(error(&liar, ""), RegistryError::Digest { .. }));
+    assert_eq!(liar.server.served(&first.to_string()), 1);
+}
+
+#[test]
+fn a_part_that_begins_elsewhere_is_not_taken() {
+    let image = layout(b"x");
+    let bench = Bench::new(&image, Conduct { cut_after: Some(100_000), shifted: true, ..Conduct::default() });
+    assert!(matches!(error(&bench, ""), RegistryError::Broken { .. }), "it never sends what it is asked for");
 }
 
 #[test]
@@ -309,12 +346,7 @@ fn a_mirror_is_asked_first_and_the_registry_when_it_fails() {
     let image = layout(b"x");
     let mirror = Bench::new(&image, Conduct { status: Some(500), ..Conduct::default() });
     let mut bench = Bench::new(&image, Conduct::default());
-    let conf = bench.cache.path().join("registries.conf");
-    let (from, to) = (bench.server.port, mirror.server.port);
-    let text =
-        format!("[[registry]]\nprefix = \"localhost:{from}\"\n[[registry.mirror]]\nlocation = \"127.0.0.1:{to}/m\"\n");
-    fs::write(&conf, text).unwrap();
-    bench.settings.registries_conf = Some(conf);
+    bench.mirrored_by(&mirror);
     bench.pull("").unwrap();
     assert_eq!(mirror.server.served("/v2/m/team/image/manifests/latest"), 1);
 }

@@ -28,6 +28,8 @@ pub(super) struct Conduct {
     pub(super) stall_after: Option<usize>,
     /// Begins at the beginning, whatever is asked for.
     pub(super) no_ranges: bool,
+    /// Sends another part than was asked for, and says so.
+    pub(super) shifted: bool,
     /// Says this to everything.
     pub(super) status: Option<u16>,
     /// Says that blobs are had from another port.
@@ -207,8 +209,15 @@ fn serve(out: &mut impl Write, bytes: &[u8], range: Option<&str>, conduct: Condu
     if from > 0 && from >= bytes.len() {
         return write!(out, "HTTP/1.1 416 no\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     }
+    let from = from.saturating_sub(usize::from(conduct.shifted));
     let (status, rest) = if from == 0 { ("200 ok", bytes) } else { ("206 part", &bytes[from..]) };
-    write!(out, "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", rest.len())?;
+    if from > 0 && conduct.shifted {
+        let range = format!("bytes {from}-{}/{}", bytes.len() - 1, bytes.len());
+        write!(out, "HTTP/1.1 {status}\r\ncontent-range: {range}\r\n")?;
+    } else {
+        write!(out, "HTTP/1.1 {status}\r\n")?;
+    }
+    write!(out, "content-length: {}\r\nconnection: close\r\n\r\n", rest.len())?;
     let stalls = conduct.stall_after.filter(|_| from == 0);
     let limit = conduct.cut_after.or(stalls).filter(|_| is_blob).unwrap_or(rest.len()).min(rest.len());
     out.write_all(&rest[..limit])?;
