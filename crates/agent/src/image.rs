@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use proto::guest::ExecRequest;
+use rustix::fs::OFlags;
 use serde::Deserialize;
 
 use crate::console::say;
@@ -46,8 +48,9 @@ impl ImageRun {
             request.argv = [&self.entrypoint[..], &self.cmd].concat();
         }
         request.cwd = request.cwd.or_else(|| said(&self.working_dir));
-        // Nobody needs to be looked up to be who the agent is.
-        let is_other = |user: &String| !matches!(user.split(':').next(), Some("root" | "0"));
+        // Nobody needs to be looked up to be who the agent is; but root may be of another group.
+        let is_root = |name: &str| matches!(name, "root" | "0" | "");
+        let is_other = |user: &String| !user.split(':').all(is_root);
         request.user = request.user.or_else(|| said(&self.user).filter(is_other));
         request
     }
@@ -61,7 +64,9 @@ impl ImageRun {
 }
 
 fn read(path: &Path) -> io::Result<ImageRun> {
-    let file = match File::open(path) {
+    // Whatever it is, opening it does not wait: a pipe would have every command wait for who writes to it.
+    let opened = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
+    let file = match opened {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(ImageRun::default());
         }
@@ -101,8 +106,16 @@ mod tests {
             ..ExecRequest::default()
         };
         assert_eq!(image.complete(&said), said);
-        let root = ImageRun { user: "0:0".into(), ..ImageRun::default() };
-        assert_eq!(root.complete(&ExecRequest::default()), ExecRequest::default());
+        let asked = |user: &str| {
+            let image = ImageRun { user: user.into(), ..ImageRun::default() };
+            image.complete(&ExecRequest::default()).user
+        };
+        for agent in ["", "0", "root", "root:", "0:0", "root:root"] {
+            assert_eq!(asked(agent), None, "{agent}");
+        }
+        for other in ["root:www-data", "0:1000", "1000:0"] {
+            assert_eq!(asked(other).as_deref(), Some(other));
+        }
     }
 
     #[test]
@@ -114,5 +127,15 @@ mod tests {
             assert!(read(&path).is_err(), "{text}");
         }
         assert!(read(dir.path()).is_err(), "a directory");
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        assert!(read(&pipe).is_err(), "a pipe that nobody writes to");
     }
 }

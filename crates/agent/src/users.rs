@@ -7,8 +7,10 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use rustix::fs::OFlags;
 use rustix::thread::{Gid, Uid};
 
 use crate::sys::Identity;
@@ -129,7 +131,8 @@ fn parse_id(text: &str) -> Option<u32> {
 }
 
 fn read_start(path: &Path) -> io::Result<String> {
-    let file = match File::open(path) {
+    // Opening it does not wait, should it be a pipe.
+    let file = match File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path) {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(String::new());
