@@ -27,7 +27,7 @@ mod xattr;
 pub use acl::AclError;
 pub use plan::{Demand, Plan, PlanError, Spec};
 pub use tree::{Content, DeviceKind, Entry, Kind, Meta, Name, NameError, Node, NodeId, Piece, Time, Tree, TreeError};
-pub use xattr::XattrError;
+pub use xattr::{XattrError, is_attribute};
 
 /// Bytes in a block.
 pub const BLOCK: u64 = BLOCK_LEN as u64;

@@ -46,6 +46,12 @@ pub enum XattrError {
     },
 }
 
+/// Whether Linux has attributes that begin like this one.
+#[must_use]
+pub fn is_attribute(name: &[u8]) -> bool {
+    PREFIXES.iter().any(|(prefix, _)| name.starts_with(prefix))
+}
+
 /// Where they go, and their bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Stored {

@@ -389,7 +389,12 @@ impl Flattener {
 }
 
 fn meta(member: &Member) -> Meta {
-    let xattrs = member.xattrs.iter().map(|(name, value)| (name.as_slice().into(), value.as_slice().into()));
+    // Other systems have others, which say nothing on Linux.
+    let (known, foreign): (Vec<_>, Vec<_>) = member.xattrs.iter().partition(|(name, _)| ext4::is_attribute(name));
+    for (name, _) in foreign {
+        log::debug!("{}: attribute {} is passed over", shown(&member.path), shown(name));
+    }
+    let xattrs = known.into_iter().map(|(name, value)| (name.as_slice().into(), value.as_slice().into()));
     let Member { mode, uid, gid, mtime, .. } = *member;
     Meta { mode, uid, gid, mtime, xattrs: xattrs.collect() }
 }

@@ -3,6 +3,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::testing::{Head, Tar, seal};
 
+/// What archives of another system have, and Linux has not.
+const APPLE: (&str, &[u8]) = ("SCHILY.xattr.com.apple.provenance", b"x");
+
 fn flatten_with(layers: &[Vec<u8>], limits: Limits) -> Result<Flat, FlattenError> {
     let mut flattener = Flattener::new(limits);
     for layer in layers {
@@ -171,7 +174,7 @@ fn hard_links_share_a_file_and_never_leave() {
 fn metadata_arrives_in_every_dialect() {
     let name = [b'n'; 200];
     let layer = Tar::default()
-        .pax(&[("path", b"deep/\xff\n"), ("mtime", b"1.5"), ("uid", b"70000"), ("SCHILY.xattr.user.a", b"\0v")])
+        .pax(&[("path", b"deep/\xff\n"), ("mtime", b"1.5"), ("uid", b"70000"), ("SCHILY.xattr.user.a", b"\0v"), APPLE])
         .file("x", b"abc")
         .long(b'L', &[&name[..], b"\0"].concat())
         .long(b'K', &[&b"t".repeat(300)[..], b"\0"].concat())
