@@ -4,7 +4,6 @@ use std::io::{self, Read as _};
 
 use ext4::{Kind, NodeId};
 
-use crate::directory;
 use crate::flatten::{FlattenError, Flattener, Limits};
 use crate::image::Image;
 use crate::stream::Budget;
@@ -65,9 +64,9 @@ impl Contents<'_> {
             let room = at.checked_add(piece.len()).and_then(|end| bytes.get_mut(at..end));
             room.map(|room| room.copy_from_slice(piece)).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
         };
-        let of_directory = self.image.files.iter().flat_map(|files| &files.contents).find(|(id, _)| *id == node);
-        if let Some((_, path)) = of_directory {
-            return Ok(directory::each_piece(path, tree.node(node), put)?);
+        let mut of_directory = self.image.files.iter().flat_map(|files| &files.contents);
+        if let Some(content) = of_directory.find(|content| content.node == node) {
+            return Ok(content.each_piece(tree, put)?);
         }
         let Some(stored) = self.flattener.stored(node) else { return Ok(()) };
         let Kind::File(content) = &tree.node(node).kind else { return Ok(()) };

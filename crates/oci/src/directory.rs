@@ -1,6 +1,7 @@
 //! A directory of this computer as an image: its files as they are, with owners, times, attributes and holes.
 //!
-//! Links are copied and never followed, and what is mounted below is left out.
+//! Links are copied and never followed, and what is mounted below is left out. Files are read twice, and have to be the same
+//! both times: what the image is called says what is in it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
@@ -65,8 +66,33 @@ pub enum DirectoryError {
 #[derive(Debug)]
 pub(crate) struct Files {
     pub(crate) tree: Tree,
-    /// Where the contents are.
-    pub(crate) contents: Vec<(NodeId, PathBuf)>,
+    pub(crate) contents: Vec<FileContent>,
+}
+
+/// A file with something in it.
+#[derive(Debug)]
+pub(crate) struct FileContent {
+    pub(crate) node: NodeId,
+    path: PathBuf,
+    /// Of its pieces, when the directory was looked at: whoever reads it again gets the same, or an error.
+    digest: Digest,
+}
+
+impl FileContent {
+    fn new(node: NodeId, path: PathBuf, tree: &Tree) -> Result<Self, DirectoryError> {
+        let digest = pieces(&path, tree.node(node), |_, _| Ok(()))?;
+        Ok(Self { node, path, digest })
+    }
+
+    /// Hands out the bytes of its pieces.
+    pub(crate) fn each_piece(
+        &self,
+        tree: &Tree,
+        take: impl FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> Result<(), DirectoryError> {
+        let digest = pieces(&self.path, tree.node(self.node), take)?;
+        if digest == self.digest { Ok(()) } else { Err(DirectoryError::Changed { path: self.path.clone() }) }
+    }
 }
 
 impl Files {
@@ -96,7 +122,7 @@ impl Files {
                 if meta.is_dir() && meta.dev() == found.dev() {
                     waiting.push((node, path));
                 } else if meta.is_file() {
-                    files.contents.push((node, path));
+                    files.contents.push(FileContent::new(node, path, &files.tree)?);
                 }
             }
         }
@@ -104,10 +130,10 @@ impl Files {
     }
 
     /// Of everything that will be written.
-    pub(crate) fn digest(&self) -> Result<Digest, DirectoryError> {
+    pub(crate) fn digest(&self) -> Digest {
         let mut hasher = Digest::of(b"").hasher();
-        let mut paths: BTreeMap<NodeId, &Path> = BTreeMap::new();
-        paths.extend(self.contents.iter().map(|(node, path)| (*node, path.as_path())));
+        let contents: BTreeMap<NodeId, &Digest> =
+            self.contents.iter().map(|content| (content.node, &content.digest)).collect();
         let mut numbers: HashMap<NodeId, usize> = HashMap::new();
         let mut waiting = vec![NodeId::ROOT];
         while let Some(id) = waiting.pop() {
@@ -123,25 +149,23 @@ impl Files {
                 kind => (format!("{kind:?}"), None),
             };
             hasher.update(format!("{:?}{kind}", node.meta).as_bytes());
-            if let Some(path) = paths.get(&id) {
-                each_piece(path, node, |_, bytes| {
-                    hasher.update(bytes);
-                    Ok(())
-                })?;
+            if let Some(digest) = contents.get(&id) {
+                hasher.update(digest.to_string().as_bytes());
             }
             waiting.extend(entries.into_iter().flat_map(BTreeMap::values).map(|entry| entry.node));
         }
-        Ok(hasher.finish())
+        hasher.finish()
     }
 }
 
-/// Hands out the bytes of a file's pieces.
-pub(crate) fn each_piece(
+/// Hands out the bytes of a file's pieces, and says what all of them are called.
+fn pieces(
     path: &Path,
     node: &Node,
     mut take: impl FnMut(u64, &[u8]) -> io::Result<()>,
-) -> Result<(), DirectoryError> {
-    let Kind::File(content) = &node.kind else { return Ok(()) };
+) -> Result<Digest, DirectoryError> {
+    let mut hasher = Digest::of(b"").hasher();
+    let Kind::File(content) = &node.kind else { return Ok(hasher.finish()) };
     let file = File::options().read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path);
     let file = file.map_err(read(path))?;
     let mut buffer = vec![0; BUFFER];
@@ -152,6 +176,7 @@ pub(crate) fn each_piece(
             match file.read_at(&mut buffer[..len], at) {
                 Ok(0) => return Err(DirectoryError::Changed { path: path.into() }),
                 Ok(len) => {
+                    hasher.update(&buffer[..len]);
                     take(at, &buffer[..len]).map_err(read(path))?;
                     at += len as u64;
                 }
@@ -160,7 +185,7 @@ pub(crate) fn each_piece(
             }
         }
     }
-    Ok(())
+    Ok(hasher.finish())
 }
 
 fn node(path: &Path, found: &Metadata) -> Result<Node, DirectoryError> {

@@ -154,6 +154,8 @@ impl From<RunFile> for RunConfig {
 pub(crate) struct Layer {
     pub(crate) blob: Blob,
     pub(crate) diff_id: Option<Digest>,
+    /// What it is as it is, packed; for files of others, which may be changed at any time.
+    pub(crate) packed: Option<Digest>,
     pub(crate) meaning: Meaning,
     /// Its name in the cache, and what it has to be: it lay there and was not looked at.
     pub(crate) unchecked: Option<(PathBuf, Digest)>,
@@ -162,14 +164,14 @@ pub(crate) struct Layer {
 impl Layer {
     /// One that an image's configuration names.
     pub(crate) const fn of_image(blob: Blob, diff_id: Digest) -> Self {
-        Self { blob, diff_id: Some(diff_id), meaning: Meaning::Image, unchecked: None }
+        Self { blob, diff_id: Some(diff_id), packed: None, meaning: Meaning::Image, unchecked: None }
     }
 
     /// A file that is an archive; and what is in the file.
     fn of_archive(path: &Path, meaning: Meaning) -> Result<(Self, Digest), ImageError> {
         let blob = Blob::open(path).map_err(ImageError::read(path))?;
         let id = Digest::of_stream(&mut blob.reader()).map_err(ImageError::read(path))?;
-        Ok((Self { blob, diff_id: None, meaning, unchecked: None }, id))
+        Ok((Self { blob, diff_id: None, packed: Some(id.clone()), meaning, unchecked: None }, id))
     }
 }
 
@@ -275,7 +277,7 @@ impl Image {
             Source::Docker(place) => Ok(Self::of(Layout::archive(&place.path)?.open_docker(place, platform)?)),
             Source::Directory(path) => {
                 let files = Files::open(path)?;
-                let contents = files.digest()?;
+                let contents = files.digest();
                 let run = RunConfig::default();
                 Ok(Self { id: id(&run, &[&contents]), run, files: Some(files), layers: Vec::new() })
             }

@@ -74,8 +74,12 @@ pub(crate) fn unpacked<'a>(
     } else {
         Box::new(source)
     };
-    let check = expected.map(|digest| (digest.hasher(), digest.clone()));
-    Ok(Box::new(Checked { source: unpacked, budget: budget.clone(), check }))
+    Ok(Box::new(compared(Counted { source: unpacked, budget: budget.clone() }, expected)))
+}
+
+/// The same bytes. Who reads to the end gets an error if they are not `expected`.
+pub(crate) fn compared<R: Read>(source: R, expected: Option<&Digest>) -> Compared<R> {
+    Compared { source, check: expected.map(|digest| (digest.hasher(), digest.clone())) }
 }
 
 /// The first bytes, which stay where they are.
@@ -88,17 +92,30 @@ fn peek(source: &mut BufReader<impl Read>) -> io::Result<[u8; 6]> {
     Ok(start)
 }
 
-struct Checked<R> {
+/// Bytes of a budget.
+struct Counted<R> {
     source: R,
     budget: Budget,
-    check: Option<(Hasher, Digest)>,
 }
 
-impl<R: Read> Read for Checked<R> {
+impl<R: Read> Read for Counted<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let len = self.source.read(buffer)?;
         let left = self.budget.left.get().checked_sub(len as u64);
         self.budget.left.set(left.ok_or(StreamError::TooLong { limit: self.budget.limit })?);
+        Ok(len)
+    }
+}
+
+/// Bytes that are compared with what they should be once all have come.
+pub(crate) struct Compared<R> {
+    source: R,
+    check: Option<(Hasher, Digest)>,
+}
+
+impl<R: Read> Read for Compared<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.source.read(buffer)?;
         if len > 0 {
             if let Some((hasher, _)) = &mut self.check {
                 hasher.update(&buffer[..len]);

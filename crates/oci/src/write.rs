@@ -9,10 +9,10 @@ use std::io::{self, Read};
 use ext4::{Kind, Plan, PlanError, Spec};
 use types::progress::Progress;
 
-use crate::directory::{self, DirectoryError};
+use crate::directory::DirectoryError;
 use crate::flatten::{Flat, FlattenError, Flattener, Limits, Stored};
 use crate::image::{Image, Layer};
-use crate::stream::{Budget, unpacked};
+use crate::stream::{Budget, compared, unpacked};
 
 /// Where a guest finds how its image's programs are to be run.
 const RUN_FILE: &str = "etc/forkd/image.json";
@@ -93,9 +93,8 @@ impl Image {
             written(plan.write_content(out, node, 0, &text))?;
         }
         let mut done = 0;
-        for (node, path) in contents.filter(|(node, _)| plan.has(*node)) {
-            let put = |at, bytes: &[u8]| plan.write_content(out, *node, at, bytes);
-            directory::each_piece(path, plan.tree().node(*node), put)?;
+        for content in contents.filter(|content| plan.has(content.node)) {
+            content.each_piece(plan.tree(), |at, bytes: &[u8]| plan.write_content(out, content.node, at, bytes))?;
             done += 1;
             stage.advance(done);
         }
@@ -160,7 +159,7 @@ impl Image {
 
 impl Layer {
     pub(crate) fn open(&self, budget: &Budget) -> io::Result<Box<dyn Read>> {
-        unpacked(self.blob.reader(), budget, self.diff_id.as_ref())
+        unpacked(compared(self.blob.reader(), self.packed.as_ref()), budget, self.diff_id.as_ref())
     }
 }
 

@@ -102,6 +102,36 @@ fn what_is_not_as_its_digest_says_is_refused() {
 }
 
 #[test]
+fn what_changes_while_it_is_read_is_not_taken_for_what_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "before").unwrap();
+    let image = open(&format!("dir:{}", tree.display())).unwrap();
+    write(&image).unwrap();
+    // As long as before, so that nothing but the contents tells.
+    fs::write(tree.join("file"), "behind").unwrap();
+    let error = write(&image).unwrap_err();
+    assert!(matches!(&error, WriteError::Directory(DirectoryError::Changed { path }) if path.ends_with("file")), "{error}");
+    let packers: [fn(&[u8]) -> Vec<u8>; 3] = [<[u8]>::to_vec, gzip, |bytes| zstd::encode_all(bytes, 3).unwrap()];
+    for pack in packers {
+        let path = dir.path().join("archive");
+        let packed = |text: &[u8]| pack(&Tar::default().file("file", text).end());
+        fs::write(&path, packed(b"before")).unwrap();
+        let image = open(&format!("tar:{}", path.display())).unwrap();
+        write(&image).unwrap();
+        let other = packed(b"behind");
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.write_all_at(&other, 0).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), other.len() as u64, "another length would be noticed anyway");
+        let error = write(&image).unwrap_err();
+        let WriteError::Layer { source: FlattenError::Stream(StreamError::Digest { .. }), .. } = error else {
+            panic!("{error}")
+        };
+    }
+}
+
+#[test]
 fn images_for_others_and_of_other_names_are_named() {
     let arm: Platform = "linux/arm64".parse().unwrap();
     let dir = tempfile::tempdir().unwrap();
