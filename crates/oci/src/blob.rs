@@ -2,9 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
+
+use rustix::fs::OFlags;
 
 use crate::digest::Digest;
 use crate::tar::Stream;
@@ -20,7 +22,8 @@ pub(crate) struct Blob {
 impl Blob {
     /// All of a file.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        Self::new(File::open(path)?)
+        // A pipe would have us wait for who writes to it, before it is known to be one.
+        Self::new(File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?)
     }
 
     pub(crate) fn new(file: File) -> io::Result<Self> {

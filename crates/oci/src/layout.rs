@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::blob::Blob;
+use crate::digest::Digest;
 use crate::image::{Blobs, Found, ImageError, Layer, document};
 use crate::manifest::{ConfigFile, Descriptor, DockerManifest, Index, MAX_DOCUMENT, MAX_LAYERS, Platform};
 use crate::source::Place;
@@ -111,6 +112,12 @@ impl Layout {
             None => return Err(ImageError::Ambiguous { at: place.path.clone() }),
         };
         let config = self.text(&found.config)?;
+        if let Some(expected) = named_digest(&found.config) {
+            let found = Digest::of(&config);
+            if found != expected {
+                return Err(ImageError::Digest { expected, found });
+            }
+        }
         let parsed: ConfigFile = document(&config, &found.config)?;
         let same = found.layers.len() == parsed.rootfs.diff_ids.len() && found.layers.len() <= MAX_LAYERS;
         if !same {
@@ -180,6 +187,12 @@ impl Blobs for Layout {
         let found = blob.digest(digest).map_err(ImageError::read(&self.place(&name)))?;
         if found == *digest { Ok(blob) } else { Err(ImageError::Digest { expected: digest.clone(), found }) }
     }
+}
+
+/// What a configuration is by its name, when that says so: `blobs/sha256/<digest>`, or `<digest>.json` as it once was.
+fn named_digest(name: &str) -> Option<Digest> {
+    let last = name.rsplit('/').next()?;
+    format!("sha256:{}", last.strip_suffix(".json").unwrap_or(last)).parse().ok()
 }
 
 /// A member's name without what says nothing.

@@ -24,8 +24,14 @@ pub(super) struct Bearer {
 }
 
 impl Challenge {
+    /// The one of several `WWW-Authenticate` headers to answer to: a token, which needs no name and password.
+    pub(super) fn choose<'a>(headers: impl Iterator<Item = &'a str>) -> Option<Self> {
+        let known: Vec<_> = headers.filter_map(Self::parse).collect();
+        known.into_iter().max_by_key(|challenge| matches!(challenge, Self::Bearer(_)))
+    }
+
     /// Reads a `WWW-Authenticate` header.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
         if scheme.eq_ignore_ascii_case("basic") {
             return Some(Self::Basic);
@@ -91,6 +97,10 @@ mod tests {
         ] {
             assert_eq!(Challenge::parse(text), expected, "{text}");
         }
+        let several = ["Negotiate", r#"Bearer realm="https://a/t""#, "Basic realm=\"x\""];
+        assert_eq!(Challenge::choose(several.into_iter()), bearer("https://a/t", ""));
+        assert_eq!(Challenge::choose(["Negotiate", "Basic"].into_iter()), Some(Challenge::Basic));
+        assert_eq!(Challenge::choose(["Negotiate"].into_iter()), None);
         assert_eq!(basic("me", "pw"), "Basic bWU6cHc=");
         assert_eq!(token(br#"{"token": "abc"}"#).as_deref(), Some("Bearer abc"));
         assert_eq!(token(br#"{"access_token": "abc"}"#).as_deref(), Some("Bearer abc"));

@@ -5,11 +5,12 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -82,7 +83,7 @@ pub(super) fn find(settings: &Settings, host: &str, repository: &str) -> Result<
         keys.extend(HUB.iter().map(|name| (*name).to_owned()));
     }
     for file in &settings.auth_files {
-        if let Some(found) = find_in(file, host, &keys, &settings.programs)? {
+        if let Some(found) = find_in(file, host, &keys, settings)? {
             return Ok(Some(found));
         }
     }
@@ -93,7 +94,7 @@ fn find_in(
     path: &Path,
     host: &str,
     keys: &[String],
-    programs: &OsStr,
+    settings: &Settings,
 ) -> Result<Option<Credentials>, CredentialsError> {
     let read = |source| CredentialsError::Read { path: path.into(), source };
     let mut text = Vec::new();
@@ -106,12 +107,12 @@ fn find_in(
     let file: AuthFile = serde_json::from_slice(&text).map_err(|error| read(error.into()))?;
     let helper = keys.iter().find_map(|key| Some((key, file.cred_helpers.get(key)?)));
     if let Some((key, name)) = helper {
-        return ask_helper(name, key, programs);
+        return ask_helper(name, key, settings);
     }
     let entry = keys.iter().find_map(|key| Some((key, file.auths.get(key)?)));
     match (entry, &file.creds_store) {
         (Some((key, entry)), Some(store)) if entry.auth.is_empty() && entry.identitytoken.is_empty() => {
-            ask_helper(store, key, programs)
+            ask_helper(store, key, settings)
         }
         (Some((_, entry)), _) => decode(entry).map(Some).ok_or_else(|| {
             read(io::Error::new(io::ErrorKind::InvalidData, format!("what it has for {host} is no name and password")))
@@ -130,7 +131,7 @@ fn decode(entry: &AuthEntry) -> Option<Credentials> {
 }
 
 /// Asks the program that keeps them: `docker-credential-NAME get`, with the host on its standard input. It may have none.
-fn ask_helper(name: &str, host: &str, programs: &OsStr) -> Result<Option<Credentials>, CredentialsError> {
+fn ask_helper(name: &str, host: &str, settings: &Settings) -> Result<Option<Credentials>, CredentialsError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Answer {
@@ -142,15 +143,7 @@ fn ask_helper(name: &str, host: &str, programs: &OsStr) -> Result<Option<Credent
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) {
         return Err(failed("it is not a name of such a program".into()));
     }
-    let mut command = Command::new(&program);
-    // It is looked for where it is told to look for others.
-    command.env("PATH", programs).arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
-    let asked = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(host.as_bytes()));
-    let mut text = Vec::new();
-    let read = child.stdout.take().map_or(Ok(0), |stdout| stdout.take(MAX_FILE).read_to_end(&mut text));
-    let ended = child.wait();
-    asked.and(read.map(drop)).and(ended.map(drop)).map_err(|error| failed(error.to_string()))?;
+    let text = said(&program, host, settings).map_err(|error| failed(error.to_string()))?;
     if String::from_utf8_lossy(&text).trim() == NO_CREDENTIALS {
         return Ok(None);
     }
@@ -162,10 +155,35 @@ fn ask_helper(name: &str, host: &str, programs: &OsStr) -> Result<Option<Credent
     }))
 }
 
+/// What the program says to the host's name, in no more time than a registry has for an answer.
+fn said(program: &str, host: &str, settings: &Settings) -> io::Result<Vec<u8>> {
+    let mut command = Command::new(program);
+    // It is looked for where it is told to look for others.
+    command.env("PATH", &settings.programs).arg("get");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let (done, answer) = mpsc::channel();
+    let host = host.to_owned();
+    // It is left behind if the program's own children keep the pipes open.
+    thread::spawn(move || {
+        let asked = stdin.map_or(Ok(()), |mut stdin| stdin.write_all(host.as_bytes()));
+        let mut text = Vec::new();
+        let read = stdout.map_or(Ok(0), |stdout| stdout.take(MAX_FILE).read_to_end(&mut text));
+        // Nobody listens any more when it took too long.
+        drop(done.send(asked.and(read).map(|_| text)));
+    });
+    let answer = answer.recv_timeout(settings.idle);
+    // One that has answered has nothing more to do.
+    child.kill()?;
+    child.wait()?;
+    answer.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer")))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::OpenOptionsExt as _;
+    use std::time::Duration;
 
     use super::*;
 
@@ -173,6 +191,7 @@ mod tests {
         let settings = Settings {
             auth_files: vec![dir.join("none.json"), dir.join("auth.json")],
             programs: format!("{}:/usr/bin:/bin", dir.display()).into(),
+            idle: Duration::from_secs(5),
             ..Settings::from_env()
         };
         let found = find(&settings, host, repository)?;
@@ -196,6 +215,7 @@ mod tests {
 case $host in
   h.test/team) echo '{"ServerURL": "x", "Username": "me", "Secret": "helped"}' ;;
   s.test) echo '{"Username": "<token>", "Secret": "stored"}' ;;
+  slow.test) exec sleep 1000 ;;
   *) echo credentials not found in native keychain; exit 1 ;;
 esac
 "#;
@@ -203,7 +223,7 @@ esac
         let path = dir.path().join("docker-credential-mine");
         let file = file.write(true).create_new(true).mode(0o755).open(path);
         file.unwrap().write_all(script.as_bytes()).unwrap();
-        let text = r#"{"credHelpers": {"h.test/team": "mine", "other.test": "mine"}, "credsStore": "mine",
+        let text = r#"{"credHelpers": {"h.test/team": "mine", "other.test": "mine", "slow.test": "mine"}, "credsStore": "mine",
                        "auths": {"s.test": {}, "p.test": {"auth": "YTpi"}}}"#;
         fs::write(dir.path().join("auth.json"), text).unwrap();
         let found = |host: &str| in_dir(dir.path(), host, "team/x").unwrap();
@@ -212,6 +232,8 @@ esac
         assert_eq!(found("s.test"), pair("<token>", "stored"), "the store has those that the file only names");
         assert_eq!(found("p.test"), pair("a", "b"), "what the file has itself is not asked for");
         assert_eq!((found("other.test"), found("unknown.test")), (None, None), "nobody knows, so nobody asks");
+        let slow = in_dir(dir.path(), "slow.test", "team/x").unwrap_err();
+        assert!(matches!(&slow, CredentialsError::Helper { said, .. } if said == "it does not answer"), "{slow}");
     }
 
     #[test]

@@ -179,9 +179,8 @@ impl<'a> Session<'a> {
         if answer.status() != 401 {
             return self.success(what, answer);
         }
-        let challenge = answer.headers().get("www-authenticate").and_then(|value| value.to_str().ok());
-        let challenge =
-            Challenge::parse(challenge.unwrap_or_default()).ok_or_else(|| self.challenge("none we know"))?;
+        let said = answer.headers().get_all("www-authenticate").iter().filter_map(|value| value.to_str().ok());
+        let challenge = Challenge::choose(said).ok_or_else(|| self.challenge("none we know"))?;
         let authorization = match (challenge, &self.credentials) {
             (Challenge::Basic, Some(Credentials::Password { user, password })) => Some(auth::basic(user, password)),
             (Challenge::Basic, _) => None,

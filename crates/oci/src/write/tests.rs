@@ -101,6 +101,8 @@ fn what_is_not_as_its_digest_says_is_refused() {
     assert!(matches!(open(&source), Err(ImageError::Layers { layers: 2, named: 1 })));
 }
 
+type Packer = fn(&[u8]) -> Vec<u8>;
+
 #[test]
 fn what_changes_while_it_is_read_is_not_taken_for_what_it_was() {
     let dir = tempfile::tempdir().unwrap();
@@ -112,8 +114,11 @@ fn what_changes_while_it_is_read_is_not_taken_for_what_it_was() {
     // As long as before, so that nothing but the contents tells.
     fs::write(tree.join("file"), "behind").unwrap();
     let error = write(&image).unwrap_err();
-    assert!(matches!(&error, WriteError::Directory(DirectoryError::Changed { path }) if path.ends_with("file")), "{error}");
-    let packers: [fn(&[u8]) -> Vec<u8>; 3] = [<[u8]>::to_vec, gzip, |bytes| zstd::encode_all(bytes, 3).unwrap()];
+    assert!(
+        matches!(&error, WriteError::Directory(DirectoryError::Changed { path }) if path.ends_with("file")),
+        "{error}"
+    );
+    let packers: [Packer; 3] = [<[u8]>::to_vec, gzip, |bytes| zstd::encode_all(bytes, 3).unwrap()];
     for pack in packers {
         let path = dir.path().join("archive");
         let packed = |text: &[u8]| pack(&Tar::default().file("file", text).end());
@@ -252,6 +257,35 @@ fn docker_archive(layers: &[Vec<u8>], out: &Path) {
     let tar = Tar::default().file("c.json", config.as_bytes()).file("real/layer.tar", &layers[0]);
     let tar = tar.symlink("1/layer.tar", "../real/layer.tar").file("./2/layer.tar", &layers[1]);
     fs::write(out, tar.file("manifest.json", manifest.as_bytes()).end()).unwrap();
+}
+
+#[test]
+fn a_configuration_is_what_its_name_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Layout::config(&[], RUN);
+    let opened = |name: &str| {
+        let manifest = format!(r#"[{{"Config": "{name}", "RepoTags": null, "Layers": []}}]"#);
+        let tar = Tar::default().file(name, config.as_bytes()).file("manifest.json", manifest.as_bytes());
+        fs::write(dir.path().join("docker.tar"), tar.end()).unwrap();
+        open(&format!("docker-archive:{}", dir.path().join("docker.tar").display()))
+    };
+    let (right, wrong) = (Digest::of(config.as_bytes()), Digest::of(b"another"));
+    for name in [format!("{}.json", right.hex()), format!("blobs/sha256/{}", right.hex()), "config.json".into()] {
+        opened(&name).unwrap();
+    }
+    for name in [format!("{}.json", wrong.hex()), format!("blobs/sha256/{}", wrong.hex())] {
+        assert!(matches!(opened(&name), Err(ImageError::Digest { expected, .. }) if expected == wrong), "{name}");
+    }
+}
+
+#[test]
+fn a_pipe_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pipe, mode) = (dir.path().join("index.json"), rustix::fs::Mode::from_raw_mode(0o600));
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    for source in [format!("oci:{}", dir.path().display()), format!("tar:{}", pipe.display())] {
+        assert!(matches!(open(&source), Err(ImageError::Read { .. })), "{source}");
+    }
 }
 
 #[test]
