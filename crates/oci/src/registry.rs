@@ -51,6 +51,8 @@ pub struct Settings {
     pub programs: OsString,
     /// Mirrors and plain-HTTP registries (containers-registries.conf).
     pub registries_conf: Option<PathBuf>,
+    /// Directories of files that add to it, each read after those before.
+    pub registries_dirs: Vec<PathBuf>,
     /// Directories with `HOST/*.crt`: who else may sign for a registry.
     pub certificate_dirs: Vec<PathBuf>,
     /// How long nothing may come.
@@ -82,7 +84,11 @@ impl Settings {
             docker.map(|docker| docker.join("config.json")),
         ];
         let own = config.as_ref().map(|config| config.join("containers/registries.conf"));
-        let conf = dir("CONTAINERS_REGISTRIES_CONF").or_else(|| own.filter(|own| own.is_file()));
+        let own = own.filter(|own| own.is_file());
+        let own_dir = config.as_ref().map(|config| config.join("containers/registries.conf.d"));
+        // Who has a file of his own has nothing of the system's.
+        let system_dir = Some(PathBuf::from("/etc/containers/registries.conf.d")).filter(|_| own.is_none());
+        let conf = dir("CONTAINERS_REGISTRIES_CONF").or(own);
         let system = PathBuf::from("/etc/containers/registries.conf");
         let certs = config.map(|config| config.join("containers/certs.d"));
         let system_certs = ["/etc/containers/certs.d", "/etc/docker/certs.d"].map(PathBuf::from);
@@ -90,6 +96,7 @@ impl Settings {
             auth_files: auth_files.into_iter().flatten().collect(),
             programs: variable("PATH").unwrap_or_default(),
             registries_conf: conf.or_else(|| Some(system).filter(|system| system.is_file())),
+            registries_dirs: system_dir.into_iter().chain(own_dir).collect(),
             certificate_dirs: certs.into_iter().chain(system_certs).collect(),
             idle: Duration::from_secs(60),
             pause: Duration::from_millis(500),

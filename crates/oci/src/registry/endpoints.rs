@@ -10,11 +10,15 @@
 //! location = "mirror.example/hub"
 //! ```
 //!
+//! Files of the directory `registries.conf.d` beside that file are read after it, in the order of their names; what a later one
+//! says of a prefix counts. A prefix may be `*.example.com`, which stands for every host below that name.
+//!
 //! A registry on this computer may be spoken with over plain HTTP anyway; HTTPS is tried first everywhere.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -77,31 +81,53 @@ impl RegistryEntry {
     fn prefix(&self) -> &str {
         self.prefix.as_deref().or(self.location.as_deref()).unwrap_or_default()
     }
+
+    /// What follows the prefix in a name that it fits.
+    fn rest<'a>(&self, name: &'a str) -> Option<&'a str> {
+        let prefix = self.prefix();
+        if let Some(suffix) = prefix.strip_prefix('*').filter(|suffix| suffix.starts_with('.')) {
+            let (host, rest) = name.split_at(name.find('/').unwrap_or(name.len()));
+            return host.ends_with(suffix).then_some(rest);
+        }
+        let rest = name.strip_prefix(prefix).filter(|_| !prefix.is_empty())?;
+        (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+    }
 }
 
 /// All that the settings say.
 #[derive(Debug, Default)]
-pub(super) struct Endpoints(ConfFile);
+pub(super) struct Endpoints(Vec<RegistryEntry>);
 
 impl Endpoints {
     pub(super) fn read(settings: &Settings) -> Result<Self, RegistryError> {
-        let Some(path) = &settings.registries_conf else { return Ok(Self::default()) };
+        let mut found = Self::default();
+        if let Some(path) = &settings.registries_conf {
+            found.add(path)?;
+        }
+        for dir in &settings.registries_dirs {
+            for path in drop_ins(dir)? {
+                found.add(&path)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// What one more file says comes in the place of what was said before of the same.
+    fn add(&mut self, path: &Path) -> Result<(), RegistryError> {
         let mut text = String::new();
         let file = File::open(path).map_err(RegistryError::file(path))?;
         file.take(MAX_FILE).read_to_string(&mut text).map_err(RegistryError::file(path))?;
         let malformed = |error| io::Error::new(io::ErrorKind::InvalidData, error);
-        let conf = toml::from_str(&text).map_err(|error| RegistryError::file(path)(malformed(error)))?;
-        Ok(Self(conf))
+        let conf: ConfFile = toml::from_str(&text).map_err(|error| RegistryError::file(path)(malformed(error)))?;
+        self.0.retain(|old| conf.registry.iter().all(|new| new.prefix() != old.prefix()));
+        self.0.extend(conf.registry);
+        Ok(())
     }
 
     /// In the order they are to be asked; none when it is blocked.
     pub(super) fn of(&self, reference: &Reference) -> Vec<Endpoint> {
         let full = format!("{}/{}", reference.host(), reference.repository());
-        let rest = |prefix: &str| {
-            let rest = full.strip_prefix(prefix).filter(|_| !prefix.is_empty())?;
-            (rest.is_empty() || rest.starts_with('/')).then_some(rest)
-        };
-        let fitting = self.0.registry.iter().filter_map(|entry| Some((entry, rest(entry.prefix())?)));
+        let fitting = self.0.iter().filter_map(|entry| Some((entry, entry.rest(&full)?)));
         let Some((entry, rest)) = fitting.max_by_key(|(entry, _)| entry.prefix().len()) else {
             return vec![Endpoint::new(reference.authority(), reference.repository(), false)];
         };
@@ -123,12 +149,30 @@ impl Endpoints {
     }
 }
 
+/// Files that add to the settings, in the order of their names.
+fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, RegistryError> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        entries => entries.map_err(RegistryError::file(dir))?,
+    };
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>();
+    let mut paths = paths.map_err(RegistryError::file(dir))?;
+    paths.retain(|path| path.extension().is_some_and(|end| end == "conf"));
+    paths.sort();
+    Ok(paths)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn asked(conf: &str, name: &str) -> Vec<String> {
-        let endpoints = Endpoints(toml::from_str(conf).unwrap());
+        asked_of(&Endpoints(toml::from_str::<ConfFile>(conf).unwrap().registry), name)
+    }
+
+    fn asked_of(endpoints: &Endpoints, name: &str) -> Vec<String> {
         let found = endpoints.of(&name.parse().unwrap()).into_iter();
         found.map(|e| format!("{}{}/{}", if e.may_be_plain { "~" } else { "" }, e.host, e.repository)).collect()
     }
@@ -163,5 +207,48 @@ mod tests {
         assert_eq!(asked("", "127.0.0.2/x"), ["~127.0.0.2/x"]);
         assert_eq!(asked("", "[::1]:80/x"), ["~[::1]:80/x"]);
         assert_eq!(asked("", "example.test/x"), ["example.test/x"]);
+    }
+
+    #[test]
+    fn drop_ins_come_after_the_file_and_replace_what_it_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let conf = dir.path().join("registries.conf");
+        let drop_in =
+            |name: &str, text: &str| fs::write(dir.path().join("registries.conf.d").join(name), text).unwrap();
+        fs::create_dir(dir.path().join("registries.conf.d")).unwrap();
+        let entry = |prefix: &str, rest: &str| format!("[[registry]]\nprefix = \"{prefix}\"\n{rest}\n");
+        fs::write(&conf, entry("a.test", "blocked = true") + &entry("b.test", "location = \"c.test\"")).unwrap();
+        drop_in("10-own.conf", &entry("a.test", "location = \"one.test\""));
+        drop_in("20-own.conf", &(entry("a.test", "location = \"two.test\"") + &entry("d.test/x", "blocked = true")));
+        drop_in("30-own.bak", "no settings at all");
+        let settings = Settings {
+            registries_conf: Some(conf),
+            registries_dirs: vec![dir.path().join("none"), dir.path().join("registries.conf.d")],
+            ..Settings::from_env()
+        };
+        let endpoints = Endpoints::read(&settings).unwrap();
+        assert_eq!(asked_of(&endpoints, "a.test/i"), ["two.test/i"]);
+        assert_eq!(asked_of(&endpoints, "b.test/i"), ["c.test/i"]);
+        assert_eq!((asked_of(&endpoints, "d.test/x/i"), asked_of(&endpoints, "d.test/i").len()), (Vec::new(), 1));
+        drop_in("40-broken.conf", "[[registry");
+        let error = Endpoints::read(&settings).unwrap_err();
+        assert!(matches!(&error, RegistryError::File { path, .. } if path.ends_with("40-broken.conf")), "{error}");
+    }
+
+    #[test]
+    fn a_star_stands_for_every_host_below_a_name() {
+        let conf = r#"
+            [[registry]]
+            prefix = "*.example.test"
+            blocked = true
+            [[registry]]
+            prefix = "good.example.test/team"
+            location = "m.test/team"
+        "#;
+        assert_eq!(asked(conf, "bad.example.test/x"), [""; 0]);
+        assert_eq!(asked(conf, "a.b.example.test/x/y"), [""; 0]);
+        assert_eq!(asked(conf, "good.example.test/team/x"), ["m.test/team/x"]);
+        assert_eq!(asked(conf, "example.test/x"), ["example.test/x"]);
+        assert_eq!(asked(conf, "badexample.test/x"), ["badexample.test/x"]);
     }
 }

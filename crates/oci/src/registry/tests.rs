@@ -44,6 +44,7 @@ impl Bench {
             auth_files: vec![cache.path().join("auth.json")],
             programs: OsString::new(),
             registries_conf: None,
+            registries_dirs: Vec::new(),
             certificate_dirs: vec![cache.path().join("certs.d")],
             // Longer than any computer is too busy to answer.
             idle: Duration::from_secs(20),
@@ -282,6 +283,17 @@ fn settings_are_those_of_docker_and_podman() {
     let files = ["/a.json", "/run/user/1000/containers/auth.json", "/c/containers/auth.json", "/d/config.json"];
     assert_eq!(own.auth_files, paths(&files));
     assert_eq!(own.registries_conf, Some("/r.conf".into()));
+    let dirs = ["/etc/containers/registries.conf.d", "/h/.config/containers/registries.conf.d"];
+    assert_eq!(usual.registries_dirs, paths(&dirs));
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join(".config/containers");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("registries.conf"), "").unwrap();
+    let of_file = of(&[("HOME", home.path().to_str().unwrap())]);
+    assert_eq!(
+        (of_file.registries_conf, of_file.registries_dirs),
+        (Some(dir.join("registries.conf")), vec![dir.join("registries.conf.d")])
+    );
     assert_eq!(of(&[("DOCKER_CONFIG", "")]).auth_files, paths(&["/run/containers/1000/auth.json"]));
 }
 

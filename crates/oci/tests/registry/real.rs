@@ -22,6 +22,7 @@ fn settings(work: &Path) -> Settings {
         auth_files: vec![work.join("auth.json")],
         programs: std::ffi::OsString::new(),
         registries_conf: None,
+        registries_dirs: Vec::new(),
         certificate_dirs: vec![work.join("certs.d")],
         idle: Duration::from_secs(30),
         pause: Duration::from_millis(10),
