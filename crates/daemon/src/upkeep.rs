@@ -29,9 +29,11 @@ pub(crate) fn garbage(app: &App, garbage: Garbage) -> Result<api::Garbage, ApiEr
     let is_removed = garbage == Garbage::Remove;
     let ended_templates = if is_removed { sweep_templates(&app.dirs)? as u64 } else { 0 };
     let collected = Store::new(&app.dirs).gc(garbage)?;
-    let downloads = pack::leftovers(&app.dirs.cache.join("packs"), is_removed)?;
+    let packs = pack::leftovers(&app.dirs.cache.join("packs"), is_removed)?;
+    let image_layers = image::layer_leftovers(&app.dirs.cache, is_removed);
+    let image_layers = image_layers.map_err(|error| ApiError::internal(chain(&error)))?;
     let left = |name: String, bytes| Leftover { name, bytes };
-    let downloads: Vec<_> = downloads.into_iter().map(|(name, bytes)| left(name, bytes)).collect();
+    let downloads: Vec<_> = packs.into_iter().chain(image_layers).map(|(name, bytes)| left(name, bytes)).collect();
     Ok(api::Garbage {
         bytes: downloads.iter().fold(collected.bytes(), |sum, one| sum.saturating_add(one.bytes)),
         layers: collected.layers.iter().map(|(digest, bytes)| left(digest.to_string(), *bytes)).collect(),

@@ -46,3 +46,6 @@ pub use recipe::{
 };
 pub use sealed::sealed_image;
 pub use tool::ToolError;
+
+/// Layers of images that were not fetched to their end.
+pub use oci::leftovers as layer_leftovers;

@@ -36,7 +36,7 @@ pub use flatten::{FlattenError, Limits, Meaning};
 pub use image::{Image, ImageError, RunConfig};
 pub use manifest::{Platform, PlatformError};
 pub use reference::{Reference, ReferenceError};
-pub use registry::{CredentialsError, RegistryError, Settings};
+pub use registry::{CredentialsError, RegistryError, Settings, leftovers};
 pub use source::{Place, Source};
 pub use stream::StreamError;
 pub use tar::TarError;

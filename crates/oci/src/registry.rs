@@ -104,6 +104,15 @@ impl Settings {
     }
 }
 
+/// Downloads of layers that nobody goes on with, and what they take: looked at, or removed.
+///
+/// # Errors
+/// When the cache cannot be read.
+pub fn leftovers(cache: &Path, remove: bool) -> Result<Vec<(String, u64)>, RegistryError> {
+    let dir = cache.join(LAYERS);
+    fetch::leftovers(&dir, remove).map_err(RegistryError::file(&dir))
+}
+
 impl Image {
     /// Fetches what is not in the cache yet. Layers are kept there under their digests, for other images too.
     ///

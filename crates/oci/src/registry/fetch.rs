@@ -79,6 +79,36 @@ pub(super) fn drop_if_damaged(path: &Path, digest: &Digest) -> io::Result<bool> 
     fs::remove_file(path).map(|()| true)
 }
 
+/// Parts that nobody fetches any more, and what they take: looked at, or removed.
+pub(super) fn leftovers(dir: &Path, remove: bool) -> io::Result<Vec<(String, u64)>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut left = Vec::new();
+    for entry in entries {
+        let part = entry?.path();
+        if part.extension().is_none_or(|end| end != "part") {
+            continue;
+        }
+        let file = match File::open(&part) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            file => file?,
+        };
+        let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        // Who fetched it may have given it its name since.
+        if is_free && is_named(&file, &part)? {
+            let name = part.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            left.push((name, file.metadata()?.blocks() * 512));
+            if remove {
+                fs::remove_file(&part)?;
+            }
+        }
+    }
+    left.sort();
+    Ok(left)
+}
+
 /// The part, when nobody else fetches it; nothing when somebody has done so meanwhile.
 fn lock(part: &Path, is_there: impl Fn() -> Result<bool, RegistryError>) -> Result<Option<File>, RegistryError> {
     loop {
@@ -254,6 +284,23 @@ fn is_passing(error: &RegistryError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_parts_that_nobody_fetches_are_left_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["sha256-whole", "sha256-dead.part", "sha256-busy.part"] {
+            fs::write(at(name), "text").unwrap();
+        }
+        let busy = lock(&at("sha256-busy.part"), || Ok(false)).unwrap().unwrap();
+        let names =
+            |remove| leftovers(dir.path(), remove).unwrap().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!((names(false), names(true)), (vec!["sha256-dead.part".into()], vec!["sha256-dead.part".into()]));
+        assert!(at("sha256-whole").exists() && at("sha256-busy.part").exists() && !at("sha256-dead.part").exists());
+        drop(busy);
+        assert_eq!(names(true), ["sha256-busy.part"]);
+        assert_eq!(leftovers(&at("none"), true).unwrap(), []);
+    }
 
     #[test]
     fn only_the_file_that_still_has_the_name_is_locked() {
