@@ -164,6 +164,12 @@ impl Parts {
                 [kernel?, initramfs?, image?]
             }
             Place::Machine { .. } => {
+                let egress = self.recipe.as_ref().and_then(|recipe| recipe.build.egress.as_ref());
+                if egress.is_some_and(|egress| *egress != Egress::None) {
+                    eprintln!(
+                        "forkd: build.egress opens nothing here: the emulated host reaches nothing outside of itself"
+                    );
+                }
                 let inside = Remote::start(dirs, progress)?.push_parts(self, progress)?;
                 [inside.kernel, inside.initramfs, inside.image]
             }
