@@ -19,6 +19,7 @@ use crate::world::wait_until;
 pub(crate) const TESTS: &[Test] = &[
     ("from_image::an_image_of_a_registry_is_forked", an_image_of_a_registry_is_forked),
     ("from_image::an_image_without_a_shell_is_started", an_image_without_a_shell_is_started),
+    ("from_image::extra_packages_are_installed_in_a_vm", extra_packages_are_installed_in_a_vm),
     ("from_image::a_disk_is_built_without_root", a_disk_is_built_without_root),
 ];
 
@@ -63,25 +64,31 @@ impl Drop for Registry {
 
 /// What `docker save` would write of a tree that is run like this.
 fn archive(tree: &Path, run: &Value, out: &Path) -> Result<()> {
-    let dir = out.with_extension("d");
-    fs::create_dir_all(&dir)?;
-    ran(Command::new("tar")
-        .args(["--owner=0", "--group=0", "-C"])
-        .arg(tree)
-        .arg("-cf")
-        .arg(dir.join("layer.tar"))
-        .arg("."))?;
-    let hex: String =
-        Sha256::digest(fs::read(dir.join("layer.tar"))?).iter().map(|byte| format!("{byte:02x}")).collect();
-    let rootfs = json!({ "type": "layers", "diff_ids": [format!("sha256:{hex}")] });
-    let config = json!({ "architecture": "amd64", "os": "linux", "config": run, "rootfs": rootfs });
-    fs::write(dir.join("config.json"), config.to_string())?;
-    let manifest = json!([{ "Config": "config.json", "RepoTags": ["tiny:1"], "Layers": ["layer.tar"] }]);
-    fs::write(dir.join("manifest.json"), manifest.to_string())?;
-    ran(Command::new("tar").arg("-C").arg(&dir).arg("-cf").arg(out).args(["manifest.json", "config.json", "layer.tar"]))
+    let layer = out.with_extension("layer");
+    ran(Command::new("tar").args(["--owner=0", "--group=0", "-C"]).arg(tree).arg("-cf").arg(&layer).arg("."))?;
+    saved(&[fs::read(&layer)?], run, out)
 }
 
-fn ran(command: &mut Command) -> Result<()> {
+/// What it would write of layers.
+pub(crate) fn saved(layers: &[Vec<u8>], run: &Value, out: &Path) -> Result<()> {
+    let dir = out.with_extension("d");
+    fs::create_dir_all(&dir)?;
+    let hex = |layer: &Vec<u8>| Sha256::digest(layer).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let ids: Vec<_> = layers.iter().map(|layer| format!("sha256:{}", hex(layer))).collect();
+    let names: Vec<_> = (0..layers.len()).map(|number| format!("{number}.tar")).collect();
+    for (name, layer) in names.iter().zip(layers) {
+        fs::write(dir.join(name), layer)?;
+    }
+    let rootfs = json!({ "type": "layers", "diff_ids": ids });
+    let config = json!({ "architecture": "amd64", "os": "linux", "config": run, "rootfs": rootfs });
+    fs::write(dir.join("config.json"), config.to_string())?;
+    let manifest = json!([{ "Config": "config.json", "RepoTags": ["tiny:1"], "Layers": names }]);
+    fs::write(dir.join("manifest.json"), manifest.to_string())?;
+    let mut tar = Command::new("tar");
+    ran(tar.arg("-C").arg(&dir).arg("-cf").arg(out).args(["manifest.json", "config.json"]).args(&names))
+}
+
+pub(crate) fn ran(command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("{command:?}"))?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
@@ -95,14 +102,43 @@ fn fork(host: &Host, tag: &str) -> Result<String> {
 
 /// A shell and more in it, and a file that is longer than what is compared whenever it is used.
 fn tree_with_a_shell(host: &Host, work: &Path) -> Result<PathBuf> {
-    let tree = work.join("tree");
-    fs::create_dir_all(&tree)?;
-    let dump = format!("rdump / {}", tree.display());
-    ran(Command::new("/sbin/debugfs").arg("-R").arg(dump).arg(&host.artifacts.tiny))?;
-    fs::set_permissions(tree.join("tmp"), fs::Permissions::from_mode(0o1777))?;
+    let tree = tree_of(&host.artifacts.tiny, work)?;
     fs::write(tree.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nweb:x:1234:1234::/home/web:/bin/sh\n")?;
     fs::write(tree.join("noise"), (0u32..180_000).flat_map(|n| Sha256::digest(n.to_le_bytes())).collect::<Vec<_>>())?;
     Ok(tree)
+}
+
+/// What is on a disk, as files here.
+fn tree_of(disk: &Path, work: &Path) -> Result<PathBuf> {
+    let tree = work.join("tree");
+    fs::create_dir_all(&tree)?;
+    let dump = format!("rdump / {}", tree.display());
+    ran(Command::new("/sbin/debugfs").arg("-R").arg(dump).arg(disk))?;
+    fs::set_permissions(tree.join("tmp"), fs::Permissions::from_mode(0o1777))?;
+    Ok(tree)
+}
+
+/// The image's own apt installs what was downloaded here, with all it needs, in a VM that has no network.
+fn extra_packages_are_installed_in_a_vm(host: &Host) -> Result<()> {
+    let work = tempfile::tempdir()?;
+    let text = |name: &str| work.path().join(name).display().to_string();
+    archive(&tree_of(&host.artifacts.debian, work.path())?, &json!({}), Path::new(&text("debian.tar")))?;
+    // A step that runs after it in the same VM shows that it works.
+    let recipe = "description = \"d\"\n[base]\nimage = \"docker-archive:debian.tar\"\n[disk]\nfree = \"64M\"\n\
+                  [build]\nrun = [\"echo '{\\\"word\\\": 42}' | jq .word > /answer\"]\n";
+    fs::write(text("mine.toml"), recipe)?;
+    said(host, &["parent", "build", &text("mine.toml"), "--extra", "jq", "-o", &text("disk")])?;
+    ensure!(cat(&text("disk"), "/answer")? == "42\n");
+    let status = cat(&text("disk"), "/var/lib/dpkg/status")?;
+    ensure!(
+        ["jq", "libjq1"]
+            .iter()
+            .all(|name| status.contains(&format!("\nPackage: {name}\nStatus: install ok installed\n")))
+    );
+    let left =
+        Command::new("/sbin/debugfs").args(["-R", "stat /var/cache/forkd/packages"]).arg(text("disk")).output()?;
+    ensure!(String::from_utf8_lossy(&left.stderr).contains("not found"), "the files stayed: {left:?}");
+    Ok(())
 }
 
 fn an_image_of_a_registry_is_forked(host: &Host) -> Result<()> {
@@ -136,7 +172,7 @@ fn an_image_of_a_registry_is_forked(host: &Host) -> Result<()> {
     Ok(())
 }
 
-fn cat(disk: &str, path: &str) -> Result<String> {
+pub(crate) fn cat(disk: &str, path: &str) -> Result<String> {
     let shown = Command::new("/sbin/debugfs").arg("-R").arg(format!("cat {path}")).arg(disk).output()?;
     Ok(String::from_utf8(shown.stdout)?)
 }
@@ -180,11 +216,12 @@ fn a_disk_is_built_without_root(host: &Host) -> Result<()> {
     // Where it was built others need not be let in.
     fs::copy(&host.forkd, at("forkd"))?;
     ran(Command::new("tar").arg("-C").arg(at("tree")).arg("-cf").arg(at("tree.tar")).arg("."))?;
+    saved(&[fs::read(at("tree.tar"))?], &json!({}), &at("saved.tar"))?;
     let is_root = rustix::process::geteuid().is_root();
     if is_root {
         ran(Command::new("chown").arg("-R").arg(format!("{NOBODY}:{NOBODY}")).arg(work.path()))?;
     }
-    for source in ["dir:tree", "tar:tree.tar"] {
+    for source in ["dir:tree", "tar:tree.tar", "docker-archive:saved.tar"] {
         let mut command = Command::new(if is_root { "setpriv" } else { "env" });
         if is_root {
             command.args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"), "--clear-groups".into()]);

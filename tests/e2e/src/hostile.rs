@@ -3,12 +3,14 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::Test;
+use crate::from_image::saved;
 use crate::host::Host;
 use crate::tar::{Tar, header};
 
@@ -23,6 +25,9 @@ const SECONDS: u64 = 150;
 /// How many files an image may have, and in how many directories they are here, which count.
 const MOST: u64 = 1 << 20;
 const DIRECTORIES: u64 = 4096;
+
+/// A file that nobody may touch: where, what it looks like, and what is in it.
+type Around = (PathBuf, (u32, u32, u32, i64), Vec<u8>);
 
 /// A directory in which all that is built lies, and files around it that nobody may touch.
 struct Site {
@@ -55,15 +60,18 @@ impl Site {
     }
 
     /// All that there is outside the home and is not ours to write, with what is in it.
-    fn around(&self) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+    fn around(&self) -> Result<Vec<Around>> {
         let mut found = Vec::new();
         for dir in [self.dir.path().to_owned(), self.path("build")] {
             for entry in fs::read_dir(dir)? {
                 let path = entry?.path();
                 let meta = path.symlink_metadata()?;
-                let is_ours = path.ends_with("disk") || path.extension().is_some_and(|end| end == "tar");
+                let is_ours = path.ends_with("disk") || path.extension().is_some_and(|end| end == "tar" || end == "d");
                 let contents = if meta.is_file() && !is_ours { fs::read(&path)? } else { Vec::new() };
-                found.extend((!is_ours).then_some((path, contents)));
+                // A directory's time is that of its files' coming and going.
+                let changed = if meta.is_dir() { 0 } else { meta.ctime_nsec() };
+                let look = (meta.mode(), meta.uid(), meta.gid(), changed);
+                found.extend((!is_ours).then_some((path, look, contents)));
             }
         }
         found.sort();
@@ -93,26 +101,52 @@ fn cases(outside: &Path) -> Vec<(Tar, Option<&'static str>)> {
     ]
 }
 
+/// The same of layers over each other, in which names can take others away.
+fn layered_cases() -> Vec<(Vec<Tar>, Option<&'static str>)> {
+    let tar = Tar::default;
+    let below = || tar().file("d/below", "text");
+    vec![
+        (vec![below(), tar().file("d/.wh..", "")], Some("takes away what is not its to take")),
+        (vec![below(), tar().file("d/.wh...", "")], Some("takes away what is not its to take")),
+        (vec![below(), tar().file(".wh.", "")], Some("takes away what is not its to take")),
+        (vec![below(), tar().file("../.wh.sentinel", "")], Some("leads out of the image")),
+        (vec![below(), tar().add(b'2', "up", "..", b"").file("up/.wh.sentinel", "")], None),
+        (vec![below(), tar().file(".wh.sentinel", "").file("d/.wh..wh..opq", "")], None),
+    ]
+}
+
 fn nothing_but_the_disk_is_written(host: &Host) -> Result<()> {
     let site = Site::new()?;
     let before = site.around()?;
+    let archive = site.path("image.tar");
     for (number, (tar, expected)) in cases(&site.path("sentinel")).into_iter().enumerate() {
-        fs::write(site.path("image.tar"), tar.end())?;
-        let built = site.build(host, &format!("tar:{}", site.path("image.tar").display()))?;
-        let said = String::from_utf8_lossy(&built.stderr);
-        match expected {
-            Some(expected) => ensure!(
-                built.status.code() == Some(1) && said.contains(expected) && !site.path("build/disk").exists(),
-                "case {number} was not refused with {expected:?}: {said}"
-            ),
-            None => {
-                ensure!(built.status.success(), "case {number}: {said}");
-                fs::remove_file(site.path("build/disk"))?;
-            }
-        }
-        ensure!(site.around()? == before, "case {number} wrote elsewhere");
-        ensure!(fs::read(site.path("home/sentinel"))? == b"untouched", "case {number} wrote to the home");
+        fs::write(&archive, tar.end())?;
+        judged(host, &site, "tar", expected, &before).with_context(|| format!("case {number}"))?;
     }
+    for (number, (layers, expected)) in layered_cases().into_iter().enumerate() {
+        let layers: Vec<_> = layers.into_iter().map(Tar::end).collect();
+        saved(&layers, &serde_json::json!({}), &archive)?;
+        judged(host, &site, "docker-archive", expected, &before).with_context(|| format!("layers {number}"))?;
+    }
+    Ok(())
+}
+
+/// It is refused in these words, or becomes a disk; and nothing else is written.
+fn judged(host: &Host, site: &Site, kind: &str, expected: Option<&str>, before: &[Around]) -> Result<()> {
+    let built = site.build(host, &format!("{kind}:{}", site.path("image.tar").display()))?;
+    let said = String::from_utf8_lossy(&built.stderr);
+    match expected {
+        Some(expected) => ensure!(
+            built.status.code() == Some(1) && said.contains(expected) && !site.path("build/disk").exists(),
+            "it was not refused with {expected:?}: {said}"
+        ),
+        None => {
+            ensure!(built.status.success(), "{said}");
+            fs::remove_file(site.path("build/disk"))?;
+        }
+    }
+    ensure!(site.around()? == before, "it wrote elsewhere");
+    ensure!(fs::read(site.path("home/sentinel"))? == b"untouched", "it wrote to the home");
     Ok(())
 }
 
