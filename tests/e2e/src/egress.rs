@@ -1,13 +1,15 @@
 //! Forked guests on networks of their own: alike inside, somebody else outside, and closed but for what a policy names.
 
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use engine::{
-    BootSpec, Child, Egress, Existing, Namespaces, NetworkReport, Networks, Pool, Removal, SnapshotSpec, Tap, WarmUp,
-    plan, remove_snapshot, snapshot,
+    BootSpec, BuildSpec, Child, Egress, Existing, Namespaces, NetworkReport, Networks, Pool, Removal, SnapshotSpec,
+    Tap, WarmUp, build, plan, remove_snapshot, snapshot,
 };
 use serde_json::{Value, json};
 use session::lines;
@@ -20,10 +22,10 @@ use crate::host::{Host, Sh};
 use crate::internet::{HOST, Internet, METADATA, ONE, OTHER};
 use crate::world::wait_until;
 
-pub(crate) const TESTS: &[Test] = &[(
-    "egress::a_list_lets_what_it_names_through_and_nothing_else",
-    a_list_lets_what_it_names_through_and_nothing_else,
-)];
+pub(crate) const TESTS: &[Test] = &[
+    ("egress::a_list_lets_what_it_names_through_and_nothing_else", a_list_lets_what_it_names_through_and_nothing_else),
+    ("egress::a_build_reaches_what_its_list_names", a_build_reaches_what_its_list_names),
+];
 
 /// What the internet's name server knows. Two names stand for one address.
 const KNOWN: &[(&str, Ipv4Addr)] = &[("one.example", ONE), ("twin.example", ONE), ("other.example", OTHER)];
@@ -86,6 +88,29 @@ fn a_list_lets_what_it_names_through_and_nothing_else(host: &Host) -> Result<()>
     drop(usual);
     wait_until("the networks come back", TIDY, || pool.counts() == (2, 0))?;
     remove_snapshot(&tag, Removal::Force, &host.dirs)?;
+    Ok(())
+}
+
+/// Steps of a build go where the recipe lets them, and nowhere else; what they fetched is on the disk that they leave.
+fn a_build_reaches_what_its_list_names(host: &Host) -> Result<()> {
+    let internet = Internet::new(1, KNOWN)?;
+    let lease = internet.pool()?.take(1)?.pop().context("there is a network")?;
+    internet.greet(ONE, 80)?;
+    internet.greet(OTHER, 80)?;
+    lease.network.set_egress(&"one.example:80".parse()?)?;
+    let fetch = |from: &str| format!("timeout 20 bash -c 'exec 3<>/dev/tcp/{from}/80 && head -c 5 <&3'");
+    let steps = vec![
+        format!("{} > /fetched", fetch("one.example")),
+        format!("! {}", fetch("other.example")),
+        format!("! {}", fetch(&OTHER.to_string())),
+    ];
+    let work = tempfile::tempdir_in(&host.dirs.cache)?;
+    let path = work.path().join("disk");
+    let disk = File::options().read(true).write(true).create_new(true).open(&path)?;
+    let boot = BootSpec { tap: Some(Tap::of_network(lease.tap)), ..host.spec() };
+    build(BuildSpec { boot, steps, limit: WARM_LIMIT }, &disk, &host.dirs, &Silent)?;
+    let fetched = Command::new("/sbin/debugfs").args(["-R", "cat /fetched"]).arg(&path).output()?;
+    ensure!(fetched.stdout == b"hello", "{fetched:?}");
     Ok(())
 }
 

@@ -117,10 +117,13 @@ fn what_never_gets_ready_is_told(host: &Host) -> Result<()> {
     let tag: Tag = "e2e-recipes".parse()?;
     let left = Store::new(&host.dirs).status(&tag);
     ensure!(matches!(left, Err(StoreError::Unknown { .. })), "something is left: {left:?}");
-    let line = ReadyCheck::Line("is ready".into());
-    let start = "echo starting; sleep 1; echo it is ready; sleep 1000";
-    let warm_up = WarmUp { start: shell_line(start), ready: Some(line), ..WarmUp::default() };
-    drop(Taken::of(host, tiny(host)?, warm_up, LIMIT)?);
+    // What takes a while is waited for, whichever way it is known by.
+    let line = ("echo starting; sleep 1; echo it is ready; sleep 1000", ReadyCheck::Line("is ready".into()));
+    let command = ("sleep 2; : > /root/up; sleep 1000", ReadyCheck::Command("test -e /root/up".into()));
+    for (start, ready) in [line, command] {
+        let warm_up = WarmUp { start: shell_line(start), ready: Some(ready), ..WarmUp::default() };
+        drop(Taken::of(host, tiny(host)?, warm_up, LIMIT)?);
+    }
     Ok(())
 }
 
