@@ -116,16 +116,20 @@ impl Internet {
 
     /// Serves pages there by HTTP, until the tests end.
     pub(crate) fn serve(&self, address: Ipv4Addr, pages: Pages) -> Result<()> {
-        let listener = self.on_world(|| TcpListener::bind((address, 80)))?;
-        thread::Builder::new().spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let pages = Arc::clone(&pages);
-                // A guest that leaves has no use for the rest.
-                thread::spawn(move || drop(respond(&stream, &pages)));
-            }
-        })?;
-        Ok(())
+        serve_on(self.on_world(|| TcpListener::bind((address, 80)))?, pages)
     }
+}
+
+/// Serves pages by HTTP to whoever connects, until the tests end.
+pub(crate) fn serve_on(listener: TcpListener, pages: Pages) -> Result<()> {
+    thread::Builder::new().spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let pages = Arc::clone(&pages);
+            // A client that leaves has no use for the rest.
+            thread::spawn(move || drop(respond(&stream, &pages)));
+        }
+    })?;
+    Ok(())
 }
 
 impl Drop for Internet {

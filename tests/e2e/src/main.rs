@@ -26,6 +26,7 @@ mod fork;
 mod from_image;
 mod host;
 mod hostile;
+mod indexes;
 mod inhabit;
 mod inside;
 mod internet;
@@ -119,7 +120,7 @@ const USUAL: Suite = Suite {
 /// What takes long: clients that others publish, requests that a program makes up, images, hostile ones too, package
 /// managers, load, and crashes.
 const LONG: Suite = Suite {
-    user: &[clients::TESTS, from_image::TESTS, hostile::TESTS],
+    user: &[clients::TESTS, from_image::TESTS, indexes::TESTS, hostile::TESTS],
     vms: &[packages::TESTS],
     lone: &[],
     native: &[],
