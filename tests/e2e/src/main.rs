@@ -63,6 +63,8 @@ type Test = (&'static str, fn(&Host) -> Result<()>);
 struct Suite {
     /// Of the command line and the emulated host as a user has them before him.
     user: &'static [&'static [Test]],
+    /// Of recipes, in the order in which their images are built, and each alone.
+    recipes: &'static [Test],
     /// They boot VMs on the KVM of the system they run on.
     vms: &'static [&'static [Test]],
     /// The same, but each alone: they take all there is, or would take for theirs what others leave.
@@ -76,6 +78,7 @@ struct Suite {
 /// What a plain run is.
 const USUAL: Suite = Suite {
     user: &[cli::TESTS, recipe_verbs::TESTS, machine_life::TESTS, command_line::TESTS, store_verbs::TESTS],
+    recipes: &[],
     vms: &[
         exec::TESTS,
         boot::TESTS,
@@ -121,6 +124,7 @@ const USUAL: Suite = Suite {
 /// managers, load, and crashes.
 const LONG: Suite = Suite {
     user: &[clients::TESTS, from_image::TESTS, indexes::TESTS, hostile::TESTS],
+    recipes: warmth::SOME,
     vms: &[packages::TESTS],
     lone: &[],
     native: &[],
@@ -210,7 +214,10 @@ fn run(arguments: &Arguments, suite: &Suite) -> Result<bool> {
         return Ok(name_failures(&failures));
     }
     let host = Host::outside()?;
+    // Built meanwhile: that waits for downloads more than for anything else.
+    build_recipes(arguments, &host, suite.recipes);
     let mut failures = conclude(arguments, &host, suite.user, TEST_LIMIT);
+    failures.extend(try_recipes(arguments, &host, suite.recipes));
     // It would take time from what is measured there.
     host.end_daemon()?;
     let native = host.native()?;
@@ -228,15 +235,27 @@ fn run(arguments: &Arguments, suite: &Suite) -> Result<bool> {
     Ok(name_failures(&failures) && inside)
 }
 
-/// Tries the recipes, one at a time; true when all passed.
+/// Tries all recipes; true when all passed.
 fn run_recipes(arguments: &Arguments) -> Result<bool> {
     let host = Host::outside()?;
+    build_recipes(arguments, &host, warmth::ALL);
+    Ok(name_failures(&try_recipes(arguments, &host, warmth::ALL)))
+}
+
+/// Begins to build the images of those of these recipes that are asked for.
+fn build_recipes(arguments: &Arguments, host: &Host, recipes: &'static [Test]) {
     let asked = |name: &str| arguments.filter.as_deref().is_none_or(|filter| name.contains(filter));
-    warmth::build_images(&host.dirs, asked);
-    let alone = Arguments { test_threads: Some(1), ..arguments.clone() };
-    let failures = conclude(&alone, &host, &[warmth::TESTS], RECIPE_LIMIT);
+    warmth::build_images(&host.dirs, recipes, asked);
+}
+
+/// Tries these recipes, one at a time.
+fn try_recipes(arguments: &Arguments, host: &Host, recipes: &'static [Test]) -> Vec<Failure> {
+    if !wants(arguments, &[&[recipes]]) {
+        return Vec::new();
+    }
+    let failures = conclude(&alone(arguments), host, &[recipes], RECIPE_LIMIT);
     warmth::tear_down();
-    Ok(name_failures(&failures))
+    failures
 }
 
 /// Runs what boots VMs right here.

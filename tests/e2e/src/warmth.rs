@@ -1,7 +1,8 @@
 //! The recipes that come with forkd, as their users have them: each is built, snapshotted and forked by the user's own
 //! programs, its warmth is proven by `tests/recipes`, and its example says what its README says.
 //!
-//! Not part of a plain run: `make recipes` runs them. While one is tried, the images of the next are built.
+//! Not part of a plain run: `make recipes` runs all of them, and `make long` some. While one is tried, the images of the next
+//! are built.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
@@ -15,15 +16,18 @@ use crate::Test;
 use crate::clients::{Served, TOKEN, directory, pytest, venvs};
 use crate::host::Host;
 
+const PYTHON: Test = ("recipes::python_numpy", |host| try_recipe(host, "python-numpy"));
+const NODE: Test = ("recipes::nodejs", |host| try_recipe(host, "nodejs"));
+const POSTGRES: Test = ("recipes::postgres_fixture", |host| try_recipe(host, "postgres-fixture"));
+const JUPYTER: Test = ("recipes::jupyter_kernel", |host| try_recipe(host, "jupyter-kernel"));
+const AGENT: Test = ("recipes::coding_agent", |host| try_recipe(host, "coding-agent"));
+const BROWSER: Test = ("recipes::playwright_browser", |host| try_recipe(host, "playwright-browser"));
+
 /// Their tests, in the order in which their images are built: the smallest first, so that nobody waits for long.
-pub(crate) const TESTS: &[Test] = &[
-    ("recipes::python_numpy", |host| try_recipe(host, "python-numpy")),
-    ("recipes::nodejs", |host| try_recipe(host, "nodejs")),
-    ("recipes::postgres_fixture", |host| try_recipe(host, "postgres-fixture")),
-    ("recipes::jupyter_kernel", |host| try_recipe(host, "jupyter-kernel")),
-    ("recipes::coding_agent", |host| try_recipe(host, "coding-agent")),
-    ("recipes::playwright_browser", |host| try_recipe(host, "playwright-browser")),
-];
+pub(crate) const ALL: &[Test] = &[PYTHON, NODE, POSTGRES, JUPYTER, AGENT, BROWSER];
+
+/// Those that are quick: an interpreter that no other test has, and a server with steps that complete its disk.
+pub(crate) const SOME: &[Test] = &[NODE, POSTGRES];
 
 /// What is built by somebody else meanwhile.
 static IMAGES: Images = Images { done: Mutex::new(Vec::new()), news: Condvar::new() };
@@ -42,8 +46,8 @@ fn recipe_of(test: &str) -> Option<String> {
 }
 
 /// Begins to build the images of the recipes that are asked for, one after the other.
-pub(crate) fn build_images(dirs: &Dirs, asked: impl Fn(&str) -> bool) {
-    let wanted: Vec<&'static str> = TESTS.iter().map(|(name, _)| *name).filter(|name| asked(name)).collect();
+pub(crate) fn build_images(dirs: &Dirs, recipes: &[Test], asked: impl Fn(&str) -> bool) {
+    let wanted: Vec<&'static str> = recipes.iter().map(|(name, _)| *name).filter(|name| asked(name)).collect();
     let dirs = dirs.clone();
     thread::spawn(move || {
         for name in wanted {
