@@ -1,7 +1,8 @@
 //! `forkd cp`: files into sandboxes and out of them.
 
-use std::fs::File;
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -10,6 +11,7 @@ use anyhow::{Context, bail};
 use api::FileInfo;
 use clap::Args;
 use client::{Client, path};
+use tempfile::NamedTempFile;
 
 use crate::daemon::DaemonArgs;
 use crate::output::Raw;
@@ -117,13 +119,26 @@ fn get(client: &Client, id: &str, from: &str, to: &Path) -> anyhow::Result<()> {
         Some(name) if to.is_dir() && !name.is_empty() => to.join(name),
         _ => to.into(),
     };
-    let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file =
-        tempfile::NamedTempFile::new_in(dir).with_context(|| format!("cannot write to {}", dir.display()))?;
+    let failed = || format!("cannot write {}", to.display());
+    let mut file = staged(&to).with_context(failed)?;
     io::copy(&mut bytes, &mut file).context("the copy broke off")?;
     file.flush().context("the copy broke off")?;
-    file.persist(&to).with_context(|| format!("cannot write {}", to.display()))?;
+    file.persist(&to).with_context(failed)?;
     Ok(())
+}
+
+/// A file beside that one, to take its place: with its mode, or with that of any new file if there is none yet.
+fn staged(to: &Path) -> io::Result<NamedTempFile> {
+    let mode = match fs::metadata(to) {
+        Ok(there) if there.is_file() => Some(there.permissions()),
+        Ok(_) => return Err(io::Error::other("it is no file; `forkd cp ID:/PATH -` writes to standard output")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let file = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(dir)?;
+    mode.map_or(Ok(()), |mode| file.as_file().set_permissions(mode))?;
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -144,5 +159,18 @@ mod tests {
     fn a_directory_keeps_the_name() {
         assert_eq!(inside("/root/", Path::new("x/data.csv")), "/root/data.csv");
         assert_eq!(inside("/root/a", Path::new("x/data.csv")), "/root/a");
+    }
+
+    #[test]
+    fn a_copy_has_the_mode_of_what_it_replaces() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let (usual, there) = (dir.path().join("usual"), dir.path().join("there"));
+        File::create(&usual).unwrap();
+        let new = staged(&dir.path().join("new")).unwrap();
+        assert_eq!(mode(new.path()), mode(&usual), "one that any program makes");
+        File::create(&there).unwrap().set_permissions(Permissions::from_mode(0o751)).unwrap();
+        assert_eq!(mode(staged(&there).unwrap().path()), 0o751);
+        assert!(staged(Path::new("/dev/null")).unwrap_err().to_string().contains("no file"), "it is a device");
     }
 }
