@@ -3,7 +3,8 @@
 //! ```text
 //! nobody listens                 one is started; it ends by itself when nobody needs it any more
 //! one that ends by itself, and
-//! is of an older build           is ended and replaced, unless somebody else is using it; sandboxes go on without it
+//! is of an older build           is ended and replaced, unless somebody else is using it, or a branch is being written,
+//!                                which would be lost; sandboxes go on without it
 //! one that ends by itself        makes way for one that somebody starts
 //! one that somebody started      is asked, whatever its version; a person is told when that is another one
 //! ```
@@ -20,12 +21,13 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
-use api::DaemonInfo;
+use api::{DaemonInfo, SnapshotStatus};
 use client::{Client, ClientError, Endpoint, path};
 use engine::place::{Place, place};
 use machine::Machine;
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use types::Dirs;
 
 use crate::progress;
@@ -108,10 +110,16 @@ impl Own {
         while let Some(Some(info)) = self.look()?
             && info.idle_secs.is_some()
         {
-            if info.clients == 0 {
+            let is_writing = self.is_writing()?;
+            if info.clients == 0 && !is_writing {
                 self.stop()?;
                 eprintln!("forkd: the daemon that had started by itself made way for this one; sandboxes go on");
                 return Ok(());
+            }
+            if is_writing {
+                bail!(
+                    "the daemon that started by itself writes a branch; try again when `forkd images` calls it ready"
+                );
             }
             if Instant::now() > until {
                 bail!("the daemon that started by itself has {} clients; `forkd daemon stop` ends it", info.clients);
@@ -134,12 +142,23 @@ impl Own {
         }
         // It touches its lock when it starts.
         let started_before_us = changed(&self.lock)? < changed(Path::new("/proc/self/exe"))?;
-        if info.clients > 0 || !is_older(&info.version, ours, started_before_us) {
+        if info.clients > 0 || !is_older(&info.version, ours, started_before_us) || self.is_writing()? {
             return Ok(true);
         }
         self.stop()?;
         eprintln!("forkd: the daemon of an older build ({}) was replaced; sandboxes go on", info.version);
         Ok(false)
+    }
+
+    /// Whether it writes a branch that somebody was promised: without it that would come to nothing.
+    fn is_writing(&self) -> anyhow::Result<bool> {
+        // One of another version may say more of them than we know, or less.
+        let all: Vec<Value> = match self.client.get(&path(&["snapshots"], &[])) {
+            // It has just ended.
+            Err(ClientError::Unreachable { .. } | ClientError::Broken { .. }) => return Ok(false),
+            answer => answer?,
+        };
+        Ok(all.iter().any(|one| one["status"] == SnapshotStatus::Writing.as_str()))
     }
 
     /// What the one that runs says, if one does.
@@ -241,6 +260,9 @@ fn tail(log: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     #[test]
@@ -249,5 +271,39 @@ mod tests {
         assert!(!is_older("0.10.0", "0.9.10", true), "a newer one is not replaced");
         assert!(is_older("1.0.0", "1.0.0", true));
         assert!(!is_older("1.0.0", "1.0.0", false));
+    }
+
+    /// A daemon of long ago that ends by itself, and says this of its snapshots.
+    fn stand_in(dirs: &Dirs, snapshots: &'static str) -> Own {
+        fs::create_dir_all(&dirs.run).unwrap();
+        let own = Own::new(dirs).unwrap();
+        File::create(&own.lock).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        let listener = UnixListener::bind(&own.socket).unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map(Result::unwrap);
+                let is_asked = lines.next().unwrap().contains("/v1/snapshots");
+                lines.find(String::is_empty);
+                let info = r#"{"version":"0.0.1","started_at_unix":1,"idle_secs":600,"sandboxes":0,"clients":0}"#;
+                let body = if is_asked { snapshots } else { info };
+                let length = body.len();
+                let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json\r\n";
+                write!(stream, "{head}content-length: {length}\r\n\r\n{body}").unwrap();
+            }
+        });
+        own
+    }
+
+    #[test]
+    fn one_that_writes_a_branch_is_left_to_write_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let own =
+            stand_in(&Dirs::under(dir.path()), r#"[{"tag":"a","status":"ready"},{"tag":"b","status":"writing"}]"#);
+        assert!(own.serves().unwrap(), "it is older, and asked all the same");
+        assert!(own.make_way().unwrap_err().to_string().contains("writes a branch"));
+        let idle = tempfile::tempdir().unwrap();
+        let own = stand_in(&Dirs::under(idle.path()), r#"[{"tag":"a","status":"ready"}]"#);
+        assert!(!own.is_writing().unwrap());
     }
 }
