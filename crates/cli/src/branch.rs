@@ -10,15 +10,16 @@ use types::Tag;
 
 use crate::daemon::DaemonArgs;
 use crate::interrupts::Interrupts;
+use crate::output::Shown;
 use crate::table::bytes;
-use crate::{output, progress, sandbox, stream};
+use crate::{progress, sandbox, stream};
 
 /// What is asked about a branch.
 #[derive(Clone, Debug, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line and stands by itself")]
 pub(crate) struct BranchArgs {
     /// Takes a sandbox as it is now, instead of booting a VM; it runs on after a pause of milliseconds
-    #[arg(long, value_name = "ID", conflicts_with_all = ["force", "recipe", "kernel", "initramfs", "image"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["force", "recipe", "kernel", "initramfs", "image", "extra"])]
     pub(crate) from_sandbox: Option<String>,
     /// Stores what differs from the snapshot the sandbox was forked from (this is what is done unless you say --full)
     #[arg(long, requires = "from_sandbox")]
@@ -32,9 +33,6 @@ pub(crate) struct BranchArgs {
     /// Returns when the sandbox runs on; the snapshot can be forked at once and is written in the background
     #[arg(long, requires = "from_sandbox")]
     no_wait: bool,
-    /// Prints JSON
-    #[arg(long, requires = "from_sandbox")]
-    json: bool,
 }
 
 /// What is told of a branch, in the words of the published interface.
@@ -81,7 +79,13 @@ impl Told {
 
 impl BranchArgs {
     /// Branches the sandbox with this id.
-    pub(crate) fn run(&self, id: &str, tag: Option<&Tag>, daemon: &DaemonArgs) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(
+        &self,
+        id: &str,
+        tag: Option<&Tag>,
+        daemon: &DaemonArgs,
+        shown: Shown,
+    ) -> anyhow::Result<ExitCode> {
         let client = daemon.running()?.ok_or_else(|| sandbox::none(id))?;
         let id = sandbox::find(&client, id)?;
         let asked = self.asked(tag);
@@ -94,7 +98,7 @@ impl BranchArgs {
             return Ok(interrupts.fatal().map_or(ExitCode::FAILURE, stream::killed_by));
         };
         let told = Told::from(branched?);
-        output::line(&if self.json { serde_json::to_string(&told)? } else { told.text() })?;
+        shown.line(&told, || told.text())?;
         Ok(ExitCode::SUCCESS)
     }
 

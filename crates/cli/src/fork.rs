@@ -19,6 +19,7 @@ use crate::daemon::DaemonArgs;
 use crate::egress::EgressArgs;
 use crate::interrupts::Interrupts;
 use crate::limits::LimitArgs;
+use crate::published::ForkFlags;
 use crate::run::parse_variable;
 use crate::target::{self, Answering};
 use crate::{output, progress, seconds, stream};
@@ -34,13 +35,13 @@ Examples:
 A sandbox is ready when its agent has answered and made it somebody of its own: random numbers, clock, names.
 A sandbox that needs more memory than --memory-limit-mib is ended; the others do not notice.
 Without --settle-secs they stay until `forkd kill`, whatever happens to the forkd that made them.
+Scripts that expect a fork to end its sandboxes after two seconds say --settle-secs 2.
 With it, and -n 1, the sandbox answers at 10.42.0.2:8888 for so long, in the network that forkd runs in: that is how the
 published Python class `Sandbox` reaches it. It needs root; --target says another address, or none.";
 
 /// Forks sandboxes from a snapshot, each a VM of its own
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line and stands by itself")]
 pub(crate) struct ForkArgs {
     /// The snapshot
     #[arg(long, value_name = "TAG")]
@@ -69,18 +70,8 @@ pub(crate) struct ForkArgs {
     /// Prints JSON
     #[arg(long)]
     json: bool,
-    /// Every sandbox can be branched while it runs; nothing has to be asked for
-    #[arg(long, hide = true)]
-    live_fork: bool,
-    /// A template is always warm; nothing has to be asked for
-    #[arg(long, hide = true)]
-    prewarm: bool,
-    /// Not offered
-    #[arg(long, hide = true)]
-    hugepages: bool,
-    /// Every sandbox that has a network has its own; nothing has to be asked for
-    #[arg(long, hide = true)]
-    per_child_netns: bool,
+    #[command(flatten)]
+    flags: ForkFlags,
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
@@ -90,7 +81,7 @@ pub(crate) struct ForkArgs {
 }
 
 pub(crate) fn fork(args: &ForkArgs) -> anyhow::Result<ExitCode> {
-    args.refuse_what_is_not_offered()?;
+    args.flags.tell()?;
     let asked = args.asked()?;
     // Before anything that takes time: those who wait for it would look for it elsewhere.
     let door = args.door()?;
@@ -117,6 +108,7 @@ pub(crate) fn fork(args: &ForkArgs) -> anyhow::Result<ExitCode> {
         }
         _ => {
             if !args.json {
+                output::line(&report::alive(report.ready(), args.count))?;
                 eprintln!("forkd: they stay; `forkd ls` lists them, `forkd kill --tag {}` ends them", args.tag);
             }
             Ok(code)
@@ -153,17 +145,8 @@ impl ForkArgs {
 
     /// Where the only sandbox is to answer. One on a network of its own answers there.
     fn door(&self) -> anyhow::Result<Option<Door>> {
-        let wanted = self.count == 1 && self.settle_secs.is_some() && !self.per_child_netns;
+        let wanted = self.count == 1 && self.settle_secs.is_some() && !self.flags.per_child_netns;
         if wanted { self.target.open() } else { Ok(None) }
-    }
-
-    /// What would change what a sandbox is must not be passed over in silence.
-    fn refuse_what_is_not_offered(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            !self.hugepages,
-            "--hugepages is not offered: sandboxes share their snapshot's memory in pages of 4 KiB; fork without it"
-        );
-        Ok(())
     }
 
     /// All that can be checked here is checked before anything starts.
@@ -203,7 +186,7 @@ impl ForkArgs {
         let line = if self.json {
             serde_json::json!({ "alive": alive, "n": self.count }).to_string()
         } else {
-            format!("✓ {alive} / {} children alive", self.count)
+            report::alive(alive, self.count)
         };
         let told = output::line(&line);
         attached.end(client)?;
@@ -238,14 +221,6 @@ mod tests {
         for bad in [&["-n", "1"][..], &["--tag", "t"], &["--tag", "T/", "-n", "1"], &["--tag", "t", "-n", "many"]] {
             assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }
-    }
-
-    #[test]
-    fn what_is_not_offered_is_refused_and_what_needs_nothing_is_not() {
-        let refuse = |flag| parse(&["--tag", "t", "-n", "1", flag]).unwrap().refuse_what_is_not_offered();
-        assert!(refuse("--hugepages").unwrap_err().to_string().starts_with("--hugepages"));
-        refuse("--prewarm").unwrap();
-        refuse("--per-child-netns").unwrap();
     }
 
     #[test]

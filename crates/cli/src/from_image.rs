@@ -14,7 +14,10 @@ use oci::{DiskSize, Platform, RunConfig, Source};
 use types::progress::Progress;
 use types::{Dirs, GuestMemorySize, Tag, VcpuCount};
 
+use crate::daemon::DaemonArgs;
+use crate::output::Shown;
 use crate::parts::{Built, Completed, Parts};
+use crate::published::BuildFlags;
 use crate::remote::Remote;
 use crate::run::GuestArgs;
 use crate::snapshot::{HowArgs, SnapshotArgs};
@@ -62,14 +65,21 @@ pub(crate) struct FromImageArgs {
     #[arg(long, value_name = "N")]
     vcpus: Option<VcpuCount>,
     /// Memory, such as 512M or 4G [default: what the recipe says, or 512M]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, alias = "mem-size-mib", value_name = "SIZE")]
     memory: Option<GuestMemorySize>,
-    /// A kernel (bzImage or vmlinux) to use instead of the one found or fetched
-    #[arg(long, value_name = "FILE", env = "FORKD_KERNEL")]
+    /// A kernel (bzImage or vmlinux) to use instead of the one found or fetched [env: FORKD_KERNEL]
+    #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
     /// How long it may take until its agent answers
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds::parse)]
     boot_timeout: Duration,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    flags: BuildFlags,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 /// What is done before the snapshot is taken.
@@ -131,6 +141,11 @@ pub(crate) struct DiskArgs {
 }
 
 impl DiskArgs {
+    /// One as large as it needs, with these packages besides.
+    pub(crate) fn with(extra: Vec<PackageName>) -> Self {
+        Self { extra, ..Self::default() }
+    }
+
     /// What a source is, as a recipe; and a short word for it.
     pub(crate) fn recipe(&self, source: &str) -> anyhow::Result<(Recipe, String)> {
         let (mut recipe, word) = if source.ends_with(".toml") {
@@ -158,24 +173,25 @@ impl DiskArgs {
 }
 
 pub(crate) fn from_image(args: &FromImageArgs) -> anyhow::Result<ExitCode> {
+    args.flags.tell(args.how.quiet);
     let dirs = Dirs::from_env()?;
     let progress = progress::reporter(args.how.quiet);
     let (mut recipe, _) = args.disk.recipe(&args.source)?;
+    // Before anything is built for who cannot open it.
+    args.daemon.opens_what_is_here(&args.source)?;
     let image = build_image(&recipe, &dirs, &*progress)?;
     args.warm_up.apply(&mut recipe, &image.run)?;
     drop(progress);
     let guest = GuestArgs {
-        recipe: None,
-        image: None,
         vcpus: args.vcpus,
         memory: args.memory,
         kernel: args.kernel.clone(),
-        initramfs: None,
-        append: None,
         boot_timeout: args.boot_timeout,
+        ..GuestArgs::plain()
     };
     let built = Built { recipe, image: image.path };
-    SnapshotArgs::of_built(args.tag.clone(), args.how.clone(), guest, built).run()
+    let snapshot = SnapshotArgs::of_guest(args.tag.clone(), args.how.clone(), guest, args.daemon.clone());
+    snapshot.built(built).run(Shown::of(args.json))
 }
 
 /// The image's own program. It may be all that is in the image, so no shell is asked for it.

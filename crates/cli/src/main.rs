@@ -7,6 +7,7 @@
 #![expect(clippy::print_stderr, reason = "a command line tells its user things")]
 
 mod attached;
+mod bench;
 mod branch;
 mod cp;
 mod daemon;
@@ -35,6 +36,7 @@ mod pause;
 mod ping;
 mod port;
 mod progress;
+mod published;
 mod pull;
 mod push;
 mod quickstart;
@@ -96,10 +98,12 @@ Examples:
   forkd serve                           the same over HTTP, for programs
 
 Environment:
-  FORKD_HOME     keep everything below this directory (default: the XDG directories)
+  FORKD_HOME     keep everything below this directory, and have a daemon of its own (default: the XDG directories)
   FORKD_PLACE    where VMs run: local, machine, or auto (default)
-  FORKD_URL      the daemon that commands ask; otherwise this computer's own, which is started when it is needed
-  FORKD_TOKEN    the token that the one at FORKD_URL wants
+  FORKD_URL      the daemon that commands ask; otherwise the one at http://127.0.0.1:8889 if root or you run it and
+                 FORKD_HOME is not set, else this computer's own, which is started when it is needed
+  FORKD_TOKEN    the token that it wants
+  FORKD_KERNEL   the kernel that VMs boot; FORKD_ROOTFS the disk that `forkd snapshot` takes when nothing else is said
   FORKD_TARGET   where `forkd fork -n 1 --settle-secs` lets its sandbox answer (default: 10.42.0.2:8888)
   FORKD_HUB_URL  where `forkd pull OWNER/NAME` looks names up
   RUST_LOG       more to read on standard error, such as debug";
@@ -132,6 +136,7 @@ enum Verb {
     SnapshotInfo(snapshot_info::SnapshotInfoArgs),
     SnapshotCompact(snapshot_compact::SnapshotCompactArgs),
     Rmi(rmi::RmiArgs),
+    #[command(alias = "cleanup")]
     Gc(gc::GcArgs),
     Verify(verify::VerifyArgs),
     Pack(pack::PackArgs),
@@ -151,6 +156,9 @@ enum Verb {
     Serve(Box<serve::Serve>),
     Daemon(daemon::DaemonVerbArgs),
     Machine(machine::MachineArgs),
+    Bench(bench::BenchArgs),
+    #[command(hide = true)]
+    WpBench(bench::WpBenchArgs),
     Completions(shell::CompletionsArgs),
     Man(shell::ManArgs),
     /// Prints the directory that snapshots are kept in
@@ -171,7 +179,7 @@ fn main() -> ExitCode {
         .init();
     let done = run(verb);
     done.unwrap_or_else(|error| {
-        eprintln!("forkd: error: {}", errors::chain(&error));
+        eprintln!("forkd: error: {}{}", errors::chain(&error), errors::advice(&error));
         ExitCode::FAILURE
     })
 }
@@ -181,7 +189,7 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Doctor(args) => doctor::doctor(&args),
         Verb::Quickstart(args) => quickstart::quickstart(&args),
         Verb::Run(args) => run::run(&args),
-        Verb::Snapshot(args) => snapshot::snapshot(&args),
+        Verb::Snapshot(args) => snapshot::snapshot(*args),
         Verb::SnapshotDiff(args) => snapshot_diff::snapshot_diff(&args),
         Verb::FromImage(args) => from_image::from_image(&args),
         Verb::Parent(args) => from_image::parent(&args),
@@ -214,6 +222,8 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Serve(args) => serve::serve(&args),
         Verb::Daemon(args) => daemon::daemon(&args),
         Verb::Machine(args) => machine::machine(&args),
+        Verb::Bench(args) => bench::bench(&args),
+        Verb::WpBench(args) => bench::wp_bench(&args),
         Verb::Completions(args) => shell::completions(&args, Cli::command()),
         Verb::Man(args) => shell::man(&args, Cli::command()),
         Verb::Where => output::line(&Dirs::from_env()?.data.display().to_string()).map(|()| ExitCode::SUCCESS),

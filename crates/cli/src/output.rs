@@ -5,6 +5,31 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
+use serde::Serialize;
+
+/// For whom a result is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// Words.
+    Text,
+    /// JSON, for a program.
+    Json,
+}
+
+impl Shown {
+    /// As the flag `--json` says.
+    pub(crate) const fn of(json: bool) -> Self {
+        if json { Self::Json } else { Self::Text }
+    }
+
+    /// Writes a result as a line of either.
+    pub(crate) fn line(self, value: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+        line(&match self {
+            Self::Json => serde_json::to_string(value)?,
+            Self::Text => text(),
+        })
+    }
+}
 
 /// A reader that has seen enough, as `head` has.
 pub(crate) fn reader_left(error: &io::Error) -> bool {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use api::{BuildImage, BuildSteps, BuiltImage, CreateSnapshot, EgressPolicy, ReadyCheck, ReadyWay, WarmUp};
 use client::{Client, path};
 use engine::place::{Place, place};
@@ -13,9 +13,10 @@ use types::progress::Progress;
 use types::{Dirs, GuestMemorySize, VcpuCount};
 
 use crate::daemon::Own;
+use crate::from_image::DiskArgs;
 use crate::progress;
 use crate::remote::{InsideParts, Remote};
-use crate::run::GuestArgs;
+use crate::run::{GuestArgs, Image};
 
 /// The recipe of a VM when nobody says.
 pub(crate) const DEFAULT_RECIPE: &str = "debian";
@@ -43,18 +44,28 @@ pub(crate) struct Built {
 
 impl Parts {
     pub(crate) fn find(guest: &GuestArgs, dirs: &Dirs, progress: &dyn Progress) -> anyhow::Result<Self> {
-        let named = guest.recipe.as_deref().or_else(|| guest.image.is_none().then_some(DEFAULT_RECIPE));
-        let recipe = named.map(Recipe::find).transpose()?;
-        match (&guest.image, recipe) {
-            (None, recipe) => {
-                let recipe = recipe.expect("without an image there is a recipe");
+        match guest.image() {
+            None => {
+                let recipe = Recipe::find(guest.recipe.as_deref().unwrap_or(DEFAULT_RECIPE))?;
                 let image = build_image(&recipe, dirs, progress)?.path;
                 Self::of(Built { recipe, image }, guest, dirs, progress)
             }
-            (Some(image), recipe) => {
+            Some(Image::Disk(image)) => {
+                ensure!(
+                    guest.extra.is_empty(),
+                    "--extra installs into a container image, and {} is a disk",
+                    image.display()
+                );
                 // Opened only to say so early when it cannot be.
-                File::open(image).with_context(|| format!("cannot open {}", image.display()))?;
-                Self::with(image.clone(), recipe, None, guest, dirs, progress)
+                File::open(&image).with_context(|| format!("cannot open {}", image.display()))?;
+                let recipe = guest.recipe.as_deref().map(Recipe::find).transpose()?;
+                Self::with(image, recipe, None, guest, dirs, progress)
+            }
+            Some(Image::Source(source)) => {
+                ensure!(guest.recipe.is_none(), "--recipe says what the disk is made of, and so does --image {source}");
+                let (recipe, _) = DiskArgs::with(guest.extra.clone()).recipe(&source)?;
+                let image = build_image(&recipe, dirs, progress)?.path;
+                Self::of(Built { recipe, image }, guest, dirs, progress)
             }
         }
     }
@@ -243,10 +254,11 @@ fn text(path: &Path) -> anyhow::Result<String> {
 }
 
 fn boot_files(guest: &GuestArgs, dirs: &Dirs, progress: &dyn Progress) -> anyhow::Result<(PathBuf, PathBuf)> {
-    if let (Some(kernel), Some(initramfs)) = (&guest.kernel, &guest.initramfs) {
+    let named = guest.kernel();
+    if let (Some(kernel), Some(initramfs)) = (&named, &guest.initramfs) {
         return Ok((kernel.clone(), initramfs.clone()));
     }
-    let kernel = guest_kernel(guest.kernel.as_deref(), dirs, progress)?;
+    let kernel = guest_kernel(named.as_deref(), dirs, progress)?;
     let agent = Program::Agent.find()?;
     let initramfs = Initramfs { agent: &agent, kernel: &kernel, purpose: Purpose::Guest }.cached(dirs, progress)?;
     Ok((kernel.image, initramfs))

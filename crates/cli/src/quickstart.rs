@@ -17,7 +17,7 @@ use image::build_image;
 use types::{Dirs, Tag};
 
 use crate::attached;
-use crate::daemon::Own;
+use crate::daemon::DaemonArgs;
 use crate::from_image::DiskArgs;
 use crate::interrupts::Interrupts;
 use crate::parts::Built;
@@ -60,6 +60,8 @@ pub(crate) struct QuickstartArgs {
     /// Prints JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 /// What may be done to this computer.
@@ -79,7 +81,7 @@ pub(crate) fn quickstart(args: &QuickstartArgs) -> anyhow::Result<ExitCode> {
     args.tell(&findings(&examined))?;
     let Some(place) = &examined.place else { bail!("VMs cannot run here; `forkd doctor` says all that was found") };
     let interrupts = Interrupts::catch()?;
-    let client = Own::new(&dirs)?.quiet(true).client()?;
+    let (client, _) = args.daemon.reach(true)?;
     let Some(made) = args.snapshot(&client, &dirs, &interrupts)? else { return Ok(interrupted(&interrupts)) };
     let stays = !args.terms.rm || made.prepared.is_none();
     let shown = args.show(place, made, stays, &client, &interrupts);
@@ -175,11 +177,13 @@ impl QuickstartArgs {
         let (tag, how): (Tag, _) = (TAG.parse()?, HowArgs::quiet(self.json));
         let Some(source) = &self.image else {
             let recipe = self.recipe.clone().unwrap_or_else(|| RECIPE.into());
-            return Ok(SnapshotArgs::of_guest(tag, how, GuestArgs::of_recipe(recipe)));
+            return Ok(SnapshotArgs::of_guest(tag, how, GuestArgs::of_recipe(recipe), self.daemon.clone()));
         };
         let (recipe, word) = DiskArgs::default().recipe(source)?;
+        self.daemon.opens_what_is_here(source)?;
         let image = build_image(&recipe, dirs, &*progress::reporter(self.json))?.path;
-        Ok(SnapshotArgs::of_built(tag, how, GuestArgs::of_recipe(word), Built { recipe, image }))
+        let snapshot = SnapshotArgs::of_guest(tag, how, GuestArgs::of_recipe(word), self.daemon.clone());
+        Ok(snapshot.built(Built { recipe, image }))
     }
 
     /// Whoever cannot be asked has agreed by asking for it.

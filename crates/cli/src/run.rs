@@ -7,7 +7,7 @@ mod local;
 use std::process::ExitCode;
 
 use anyhow::Context;
-pub(crate) use args::{GuestArgs, ProcessArgs, RunArgs, parse_variable};
+pub(crate) use args::{GuestArgs, Image, ProcessArgs, RunArgs, parse_variable};
 use engine::place::{Place, place};
 use session::Stdio;
 use types::Dirs;
@@ -34,6 +34,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         args.tag.is_some() || args.network.is_empty(),
         "--egress and limits of the network are for --tag; with --net a VM and the host reach each other, and nobody else"
     );
+    args.flags.tell(args.quiet);
     let dirs = Dirs::from_env()?;
     let stdio = stream::stdio(args.process.tty)?;
     let mut run = Run { args, dirs, progress: progress::reporter(args.quiet), stdio, timings: Timings::start() };

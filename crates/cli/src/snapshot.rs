@@ -12,22 +12,27 @@ use engine::Egress;
 use types::{Dirs, GuestMemorySize, Tag};
 
 use crate::branch::BranchArgs;
-use crate::daemon::DaemonArgs;
+use crate::daemon::{DaemonArgs, Files};
 use crate::interrupts::Interrupts;
+use crate::output::Shown;
 use crate::parts::{Built, DEFAULT_RECIPE, Parts};
-use crate::run::GuestArgs;
+use crate::published::BuildFlags;
+use crate::run::{GuestArgs, Image};
 use crate::table::bytes;
-use crate::{output, progress, seconds, stream};
+use crate::{progress, seconds, stream};
 
 const EXAMPLES: &str = "\
 Examples:
   forkd snapshot --recipe python-numpy --tag pyagent
   forkd snapshot --recipe ./my/recipe.toml --tag mine --memory 2G --vcpus 2 --force
+  forkd snapshot --kernel ./vmlinux --rootfs ./python.ext4 --tag py --mem-size-mib 1024
   forkd fork --tag pyagent -n 100
 
   forkd snapshot --from-sandbox 66f0 --tag thought       of a sandbox as it is now, which runs on
 
-The recipe says what is warmed up: an interpreter and its modules, a command, and a check that tells when it is ready.";
+The recipe says what is warmed up: an interpreter and its modules, a command, and a check that tells when it is ready.
+FORKD_KERNEL and FORKD_ROOTFS say --kernel and --rootfs (another name of --image) where the command line says neither a
+disk nor a recipe.";
 
 /// Boots a VM, warms it up and keeps it, for `forkd fork` to make many of
 #[derive(Debug, Args)]
@@ -43,10 +48,16 @@ pub(crate) struct SnapshotArgs {
     /// What was built for it already.
     #[arg(skip)]
     built: Option<Built>,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
-    guest: GuestArgs,
+    flags: BuildFlags,
     #[command(flatten)]
     daemon: DaemonArgs,
+    // Its heading would go on to whatever comes after it.
+    #[command(flatten)]
+    guest: GuestArgs,
 }
 
 /// How it is taken.
@@ -67,19 +78,15 @@ pub(crate) struct HowArgs {
     pub(crate) quiet: bool,
 }
 
-pub(crate) fn snapshot(args: &SnapshotArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn snapshot(args: SnapshotArgs) -> anyhow::Result<ExitCode> {
+    args.flags.tell(args.how.quiet);
+    let shown = Shown::of(args.json);
     if let Some(id) = &args.branch.from_sandbox {
         anyhow::ensure!(args.how.egress.is_none(), "a snapshot of a sandbox has the network that the sandbox has");
-        return args.branch.run(id, args.tag.as_ref(), &args.daemon);
+        return args.branch.run(id, args.tag.as_ref(), &args.daemon, shown);
     }
-    let interrupts = Interrupts::catch()?;
-    let Some(made) = args.make(&interrupts)? else {
-        let signal = interrupts.fatal().unwrap_or_default();
-        eprintln!("forkd: interrupted by signal {signal}; nothing is left of the snapshot");
-        return Ok(stream::killed_by(signal));
-    };
-    output::line(&summary(&made))?;
-    Ok(ExitCode::SUCCESS)
+    let disk = std::env::var("FORKD_ROOTFS").ok().filter(|disk| !disk.is_empty());
+    args.unless_said(disk).run(shown)
 }
 
 impl HowArgs {
@@ -90,27 +97,42 @@ impl HowArgs {
 }
 
 impl SnapshotArgs {
-    /// Of what is found or built when it is made, by this computer's own daemon.
-    pub(crate) fn of_guest(tag: Tag, how: HowArgs, guest: GuestArgs) -> Self {
-        let (branch, daemon) = (BranchArgs::default(), DaemonArgs::default());
-        Self { tag: Some(tag), branch, how, built: None, guest, daemon }
+    /// Of what is found or built when it is made, by that daemon.
+    pub(crate) fn of_guest(tag: Tag, how: HowArgs, guest: GuestArgs, daemon: DaemonArgs) -> Self {
+        let (branch, flags) = (BranchArgs::default(), BuildFlags::default());
+        Self { tag: Some(tag), branch, how, built: None, guest, json: false, flags, daemon }
     }
 
-    /// Of what was built already, by this computer's own daemon.
-    pub(crate) fn of_built(tag: Tag, how: HowArgs, guest: GuestArgs, built: Built) -> Self {
-        Self { built: Some(built), ..Self::of_guest(tag, how, guest) }
+    /// Of what was built already.
+    pub(crate) fn built(self, built: Built) -> Self {
+        Self { built: Some(built), ..self }
+    }
+
+    /// With that disk, unless the command line says one or a recipe.
+    fn unless_said(mut self, disk: Option<String>) -> Self {
+        if self.guest.recipe.is_none() && self.guest.image.is_none() {
+            self.guest.image = disk;
+        }
+        self
     }
 
     /// Boots, warms up and keeps it, and says so.
-    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        snapshot(self)
+    pub(crate) fn run(&self, shown: Shown) -> anyhow::Result<ExitCode> {
+        let interrupts = Interrupts::catch()?;
+        let Some(made) = self.make(&interrupts)? else {
+            let signal = interrupts.fatal().unwrap_or_default();
+            eprintln!("forkd: interrupted by signal {signal}; nothing is left of the snapshot");
+            return Ok(stream::killed_by(signal));
+        };
+        shown.line(&made, || summary(&made))?;
+        Ok(ExitCode::SUCCESS)
     }
 
     /// Boots, warms up and keeps it. `None` when a signal came first.
     pub(crate) fn make(&self, interrupts: &Interrupts) -> anyhow::Result<Option<SnapshotInfo>> {
         let tag = self.tag.as_ref().context("--tag is missing")?;
-        let client = self.daemon.client_for(self.how.quiet)?;
-        let asked = if self.daemon.is_own() { self.of_parts(tag)? } else { self.of_recipe(tag)? };
+        let (client, files) = self.daemon.reach(self.how.quiet)?;
+        let asked = if self.is_built_here(files) { self.of_parts(tag)? } else { self.of_recipe(tag)? };
         let quiet = self.how.quiet;
         let made = interrupts.unless(move || {
             let progress = progress::reporter(quiet);
@@ -119,13 +141,28 @@ impl SnapshotArgs {
         Ok(made.transpose()?)
     }
 
+    /// Whether it is built here, at native speed, and not by the daemon, which knows recipes by their names only.
+    fn is_built_here(&self, files: Files) -> bool {
+        let is_ours = || self.built.is_some() || self.guest.image.is_some() || self.recipe_file().is_some();
+        match files {
+            Files::Own => true,
+            Files::Here => is_ours(),
+            Files::Elsewhere => false,
+        }
+    }
+
+    /// The recipe, if it is a file and no name.
+    fn recipe_file(&self) -> Option<&str> {
+        self.guest.recipe.as_deref().filter(|recipe| recipe.contains('/') || recipe.ends_with(".toml"))
+    }
+
     /// What does not depend on where the daemon is.
     fn asked(&self, tag: &Tag) -> CreateSnapshot {
         let path = |path: &PathBuf| path.display().to_string();
         CreateSnapshot {
             tag: tag.to_string(),
-            kernel: self.guest.kernel.as_ref().map(path),
-            rootfs: self.guest.image.as_ref().map(path),
+            kernel: self.guest.kernel().as_ref().map(path),
+            rootfs: self.guest.image.clone(),
             initramfs: self.guest.initramfs.as_ref().map(path),
             append: self.guest.append.clone(),
             vcpus: self.guest.vcpus.map(|vcpus| vcpus.get().into()),
@@ -140,14 +177,20 @@ impl SnapshotArgs {
 
     /// For a daemon elsewhere: it has recipes of its own, and files are its host's.
     fn of_recipe(&self, tag: &Tag) -> anyhow::Result<CreateSnapshot> {
-        let default = || self.guest.image.is_none().then(|| DEFAULT_RECIPE.into());
-        let recipe = self.guest.recipe.clone().or_else(default);
-        if let Some(path) = recipe.as_deref().filter(|recipe| recipe.contains('/') || recipe.ends_with(".toml")) {
+        if let Some(path) = self.recipe_file() {
             bail!(
                 "a daemon at an address knows recipes by their names only, and {path} is a file; without --daemon-url \
                    and FORKD_URL, this computer's own daemon makes a snapshot of it"
             );
         }
+        if let Some(Image::Source(source)) = self.guest.image() {
+            bail!(
+                "a container image is built here, and a daemon elsewhere opens files of its own; without --daemon-url and \
+                 FORKD_URL a snapshot of {source} is made here, which `forkd pack` and `forkd unpack` bring there"
+            );
+        }
+        let default = || self.guest.image.is_none().then(|| DEFAULT_RECIPE.into());
+        let recipe = self.guest.recipe.clone().or_else(default);
         Ok(CreateSnapshot { recipe, ..self.asked(tag) })
     }
 
@@ -210,5 +253,29 @@ mod tests {
         let args = parse(&["--tag", "mine", "--recipe", "./my/recipe.toml"]);
         let error = args.of_recipe(&"mine".parse().unwrap()).unwrap_err().to_string();
         assert!(error.contains("FORKD_URL"), "{error}");
+    }
+
+    #[test]
+    fn what_is_a_file_here_is_built_here() {
+        let words = |words: &[&str]| parse(&[&["--tag", "t"], words].concat());
+        assert!(!words(&["--recipe", "debian"]).is_built_here(Files::Here), "the daemon has it, too");
+        for ours in [&["--recipe", "./r.toml"][..], &["--image", "python:3.12-slim"], &["--rootfs", "x.ext4"]] {
+            assert!(words(ours).is_built_here(Files::Here) && !words(ours).is_built_here(Files::Elsewhere), "{ours:?}");
+        }
+        let container = words(&["--image", "python:3.12-slim"]).of_recipe(&"t".parse().unwrap()).unwrap_err();
+        assert!(container.to_string().contains("forkd unpack"), "{container}");
+        let asked = words(&["--rootfs", "/x.ext4", "--kernel", "/k"]).of_recipe(&"t".parse().unwrap()).unwrap();
+        assert_eq!(
+            (asked.rootfs.as_deref(), asked.kernel.as_deref(), asked.recipe),
+            (Some("/x.ext4"), Some("/k"), None)
+        );
+    }
+
+    #[test]
+    fn the_environments_disk_is_taken_where_nothing_else_is_said() {
+        let image =
+            |words: &[&str]| parse(&[&["--tag", "t"], words].concat()).unless_said(Some("e.ext4".into())).guest.image;
+        assert_eq!(image(&[]).as_deref(), Some("e.ext4"));
+        assert_eq!((image(&["--recipe", "debian"]), image(&["--image", "x"]).as_deref()), (None, Some("x")));
     }
 }

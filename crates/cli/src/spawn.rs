@@ -9,6 +9,7 @@ use client::path;
 use crate::daemon::DaemonArgs;
 use crate::egress::EgressArgs;
 use crate::limits::LimitArgs;
+use crate::published::ForkFlags;
 use crate::run::parse_variable;
 use crate::table::{Column, table};
 use crate::{output, progress};
@@ -24,7 +25,6 @@ All of them, or none. They live until they are killed, or their time is over.";
 /// Forks sandboxes that the daemon looks after
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line and stands by itself")]
 pub(crate) struct SpawnArgs {
     /// The snapshot
     #[arg(long, value_name = "TAG")]
@@ -44,18 +44,8 @@ pub(crate) struct SpawnArgs {
     /// Prints JSON
     #[arg(long)]
     json: bool,
-    /// Every sandbox that has a network has its own; nothing has to be asked for
-    #[arg(long, hide = true)]
-    per_child_netns: bool,
-    /// Not offered
-    #[arg(long, hide = true)]
-    hugepages: bool,
-    /// A template is always warm; nothing has to be asked for
-    #[arg(long, hide = true)]
-    prewarm: bool,
-    /// Every sandbox can be branched while it runs; nothing has to be asked for
-    #[arg(long, hide = true)]
-    live_fork: bool,
+    #[command(flatten)]
+    flags: ForkFlags,
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
@@ -65,16 +55,17 @@ pub(crate) struct SpawnArgs {
 }
 
 pub(crate) fn spawn(args: &SpawnArgs) -> anyhow::Result<ExitCode> {
+    args.flags.tell()?;
     let client = args.daemon.client()?;
     let wanted = CreateSandboxes {
         snapshot_tag: args.tag.clone(),
         n: args.count,
-        per_child_netns: args.per_child_netns,
+        per_child_netns: args.flags.per_child_netns,
         memory_limit_mib: args.limits.memory_limit_mib(),
         limits: args.limits.others(),
-        prewarm: args.prewarm,
-        live_fork: args.live_fork,
-        hugepages: args.hugepages,
+        prewarm: args.flags.prewarm,
+        live_fork: args.flags.live_fork,
+        hugepages: false,
         egress: args.network.policy(),
         network_limits: args.network.limits(),
         ttl_secs: args.ttl_secs,

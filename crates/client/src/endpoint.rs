@@ -1,6 +1,7 @@
 //! Where a daemon listens.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -40,6 +41,21 @@ impl FromStr for Endpoint {
     }
 }
 
+impl Endpoint {
+    /// Whether it is on this computer, so that a path means the same to both sides.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        let Self::Url(url) = self else { return true };
+        let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
+        let authority = rest.split('/').next().unwrap_or_default();
+        let host = match authority.strip_prefix('[') {
+            Some(six) => six.split(']').next().unwrap_or_default(),
+            None => authority.split(':').next().unwrap_or_default(),
+        };
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+}
+
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -65,6 +81,19 @@ mod tests {
             ["", "127.0.0.1:8889", "http://", "ftp://host", "unix:relative", "http://a b", "http://u@h", "http://h?x"]
         {
             assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn this_computer_is_known_by_its_names() {
+        let is_here = |text: &str| text.parse::<Endpoint>().unwrap().is_here();
+        for here in ["unix:/s", "http://localhost", "http://127.0.0.1:8889/x", "https://127.9.9.9", "http://[::1]:1"] {
+            assert!(is_here(here), "{here}");
+        }
+        for elsewhere in
+            ["http://10.0.0.1:8889", "https://localhost.example", "http://127.0.0.1.example", "http://[::2]"]
+        {
+            assert!(!is_here(elsewhere), "{elsewhere}");
         }
     }
 }

@@ -9,7 +9,7 @@
 //!                    └─ events ─────────────> server-sent events, to their end
 //! ```
 //!
-//! No time limit is set on answers: some take as long as what was asked for. Connections are kept and used again.
+//! No time limit is set on answers unless it is asked for: some take as long as what was asked for. Connections are kept and used again.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
 //! Requests, and what comes back.
 
 use std::io::{self, Read};
+use std::time::Duration;
 
 use api::{EVENT_STREAM, PREFER, Progress, REPRESENTATION};
 use serde::Serialize;
@@ -50,7 +51,17 @@ impl Client {
     /// One that asks there, with a token if there is one. Nothing is connected yet.
     #[must_use]
     pub fn new(endpoint: Endpoint, token: Option<String>) -> Self {
-        let config = Agent::config_builder().http_status_as_error(false).max_redirects(0).build();
+        Self::built(endpoint, token, None)
+    }
+
+    /// The same, for answers that come within so long or not at all.
+    #[must_use]
+    pub fn within(limit: Duration, endpoint: Endpoint, token: Option<String>) -> Self {
+        Self::built(endpoint, token, Some(limit))
+    }
+
+    fn built(endpoint: Endpoint, token: Option<String>, limit: Option<Duration>) -> Self {
+        let config = Agent::config_builder().http_status_as_error(false).max_redirects(0).timeout_global(limit).build();
         let agent = match &endpoint {
             Endpoint::Url(_) => Agent::with_parts(config, Hear(DefaultConnector::new()), DefaultResolver::default()),
             Endpoint::Unix(path) => Agent::with_parts(config, Hear(UnixConnector(path.clone())), NoResolver),

@@ -67,6 +67,16 @@ impl Own {
         Ok(Self { lock: dirs.run.join("daemon.lock"), dirs: dirs.clone(), socket, client, quiet: false })
     }
 
+    /// Where it listens.
+    pub(super) const fn endpoint(&self) -> &Endpoint {
+        self.client.endpoint()
+    }
+
+    /// Whether one runs that somebody started, or of which nothing is known.
+    pub(super) fn is_served(&self) -> anyhow::Result<bool> {
+        Ok(self.look()?.is_some_and(|told| told.is_none_or(|info| info.idle_secs.is_none())))
+    }
+
     /// Whether nothing is said about what is done to have it run.
     pub(crate) const fn quiet(mut self, quiet: bool) -> Self {
         self.quiet = quiet;
@@ -305,5 +315,6 @@ mod tests {
         let idle = tempfile::tempdir().unwrap();
         let own = stand_in(&Dirs::under(idle.path()), r#"[{"tag":"a","status":"ready"}]"#);
         assert!(!own.is_writing().unwrap());
+        assert!(!own.is_served().unwrap(), "nobody started it");
     }
 }

@@ -23,6 +23,11 @@ impl Report {
         self.forked.failures.len()
     }
 
+    /// How many there are.
+    pub(super) fn ready(&self) -> usize {
+        self.forked.sandboxes.len()
+    }
+
     /// Says on standard error why some failed.
     pub(super) fn tell_failures(&self) {
         for failure in &self.forked.failures {
@@ -100,6 +105,11 @@ impl Report {
         let rank = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1));
         [50, 99].map(|percent| rank(percent).copied().unwrap_or_default())
     }
+}
+
+/// Another line that scripts look for.
+pub(super) fn alive(alive: usize, asked: u32) -> String {
+    format!("✓ {alive} / {asked} children alive")
 }
 
 /// One digit after the point.

@@ -1,15 +1,17 @@
 //! What `forkd run` is told, and how it tells another forkd the same.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use image::PackageName;
 use session::{ExecRequest, Stdio, TtySize};
 use types::{GuestMemorySize, Tag, VcpuCount};
 
 use crate::daemon::DaemonArgs;
 use crate::egress::EgressArgs;
+use crate::published::BuildFlags;
 use crate::remote::InsideParts;
 use crate::seconds;
 
@@ -18,6 +20,7 @@ Examples:
   forkd run -- uname -a
   forkd run --vcpus 4 --memory 2G -- nproc
   forkd run --recipe python-numpy -- python3 -c 'import numpy; print(numpy.__version__)'
+  forkd run --image python:3.12-slim --extra git -- git --version
   tar c src | forkd run --timeout 60 -- sh -c 'tar x && make -C src test'
   forkd run -t -- bash
   forkd run --tag pyagent -- python3 -c 'print(6 * 7)'
@@ -26,8 +29,8 @@ Exit code: the command's own; 128 and the signal's number if a signal ended it;
 124 if its time was up; 126 or 127 if it could not be started; 1 if there was no VM.";
 
 /// What a snapshot has decided already.
-const NOT_OF_A_SNAPSHOT: [&str; 9] =
-    ["recipe", "image", "vcpus", "memory", "kernel", "initramfs", "append", "net", "boot_timeout"];
+const NOT_OF_A_SNAPSHOT: [&str; 10] =
+    ["recipe", "image", "extra", "vcpus", "memory", "kernel", "initramfs", "append", "net", "boot_timeout"];
 
 /// Boots a VM, runs a command in it and throws the VM away
 #[derive(Debug, Args)]
@@ -56,27 +59,33 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(super) network: EgressArgs,
     #[command(flatten)]
+    pub(super) flags: BuildFlags,
+    #[command(flatten)]
     pub(super) daemon: DaemonArgs,
 }
 
 /// What the VM is made of.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "The VM")]
 pub(crate) struct GuestArgs {
     /// The recipe of its file system: a name, or the path of a recipe.toml [default: debian]
     #[arg(long, value_name = "NAME")]
     pub(crate) recipe: Option<String>,
-    /// A raw ext4 image to use instead of the recipe's; it is never written to
-    #[arg(long, value_name = "FILE")]
-    pub(crate) image: Option<PathBuf>,
+    /// Instead of the recipe's disk, that of a container image, as `forkd from-image --help` lists the ways to say it; or
+    /// a file that is the disk (raw ext4), which is never written to
+    #[arg(long, alias = "rootfs", value_name = "SOURCE|FILE")]
+    pub(crate) image: Option<String>,
+    /// A Debian package to install into a container image that is made of Debian; repeatable
+    #[arg(long, value_name = "PKG", requires = "image")]
+    pub(crate) extra: Vec<PackageName>,
     /// Virtual CPUs [default: what the recipe says, or 1]
     #[arg(long, value_name = "N")]
     pub(crate) vcpus: Option<VcpuCount>,
     /// Memory, such as 512M or 4G [default: what the recipe says, or 512M]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, alias = "mem-size-mib", value_name = "SIZE")]
     pub(crate) memory: Option<GuestMemorySize>,
-    /// A kernel (bzImage or vmlinux) to use instead of the one found or fetched
-    #[arg(long, value_name = "FILE", env = "FORKD_KERNEL")]
+    /// A kernel (bzImage or vmlinux) to use instead of the one found or fetched [env: FORKD_KERNEL]
+    #[arg(long, value_name = "FILE")]
     pub(crate) kernel: Option<PathBuf>,
     /// An initramfs to use as it is
     #[arg(long, value_name = "FILE", hide = true, requires = "kernel")]
@@ -89,15 +98,40 @@ pub(crate) struct GuestArgs {
     pub(crate) boot_timeout: Duration,
 }
 
+/// What `--image` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Image {
+    /// A file that is a disk.
+    Disk(PathBuf),
+    /// What becomes one: a container image, or a recipe.
+    Source(String),
+}
+
+impl Image {
+    /// A file that is there is meant, and what can be nothing but one.
+    fn meant(text: &str) -> Self {
+        let path = Path::new(text);
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        let has_place = path.is_absolute() || text.starts_with("./") || text.starts_with("../");
+        match extension {
+            Some("toml") => Self::Source(text.into()),
+            Some("ext4" | "img" | "raw" | "squashfs") => Self::Disk(path.into()),
+            _ if has_place || (path.exists() && !path.is_dir()) => Self::Disk(path.into()),
+            _ => Self::Source(text.into()),
+        }
+    }
+}
+
 impl GuestArgs {
     /// How long a guest may take to boot when nobody says.
     const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
-    /// That of a recipe, by its name, of which nothing else is said.
-    pub(crate) const fn of_recipe(name: String) -> Self {
+    /// Of which nothing is said.
+    pub(crate) const fn plain() -> Self {
         Self {
-            recipe: Some(name),
+            recipe: None,
             image: None,
+            extra: Vec::new(),
             vcpus: None,
             memory: None,
             kernel: None,
@@ -105,6 +139,22 @@ impl GuestArgs {
             append: None,
             boot_timeout: Self::BOOT_LIMIT,
         }
+    }
+
+    /// That of a recipe, by its name, of which nothing else is said.
+    pub(crate) fn of_recipe(name: String) -> Self {
+        Self { recipe: Some(name), ..Self::plain() }
+    }
+
+    /// What the disk is, unless it is the recipe's.
+    pub(crate) fn image(&self) -> Option<Image> {
+        self.image.as_deref().map(Image::meant)
+    }
+
+    /// The kernel that is named, here or for all commands. The variable is no flag: it is in nobody's way.
+    pub(crate) fn kernel(&self) -> Option<PathBuf> {
+        let named = || std::env::var_os("FORKD_KERNEL").filter(|path| !path.is_empty()).map(PathBuf::from);
+        self.kernel.clone().or_else(named)
     }
 }
 

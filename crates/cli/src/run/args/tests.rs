@@ -107,7 +107,7 @@ fn the_forkd_inside_is_asked_for_the_same() {
         (guest.vcpus, guest.memory, args.net, guest.boot_timeout, guest.append.clone())
     };
     assert_eq!(essence(&inside), essence(&outside));
-    assert_eq!(inside.guest.image, Some("/i".into()));
+    assert_eq!(inside.guest.image(), Some(Image::Disk("/i".into())));
     assert_eq!(inside.timings, Some("/tmp/t".into()));
     assert!(inside.process.tty && inside.quiet);
 }
@@ -121,4 +121,23 @@ fn the_daemon_is_asked_for_the_same() {
     let tty = args.asked(Stdio::Tty(TtySize { rows: 24, cols: 80 }));
     assert_eq!(tty.tty, Some(api::TtySize { rows: 24, cols: 80 }));
     assert!(!args.asked(Stdio::Output).open_stdin);
+}
+
+#[test]
+fn an_image_is_a_disk_or_becomes_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("debian");
+    std::fs::write(&file, "").unwrap();
+    let meant = |text: &str| parse(&["--image", text, "true"]).unwrap().guest.image().unwrap();
+    for disk in [file.to_str().unwrap(), "./none", "../none", "/none", "python.ext4", "a/disk.img"] {
+        assert_eq!(meant(disk), Image::Disk(disk.into()));
+    }
+    for source in ["python:3.12-slim", "me/app@sha256:00", "oci:dir:name", "docker-archive:app.tar", "./my/recipe.toml"]
+    {
+        assert_eq!(meant(source), Image::Source(source.into()));
+    }
+    assert_eq!(parse(&["--rootfs", "x.ext4", "true"]).unwrap().guest.image.as_deref(), Some("x.ext4"));
+    assert!(refusal(&["--extra", "jq", "true"]).contains("--image"));
+    let memory = parse(&["--mem-size-mib", "1024", "true"]).unwrap().guest.memory;
+    assert_eq!(memory.map(GuestMemorySize::mib), Some(1024));
 }
