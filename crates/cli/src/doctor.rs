@@ -1,8 +1,10 @@
 //! `forkd doctor`: the engine's findings and a few of the other crates', as lines or as JSON.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
+use client::path;
 use engine::doctor::{Check, Report, Verdict, examine};
 use engine::on_path;
 use engine::place::Place;
@@ -11,28 +13,67 @@ use rustix::termios::isatty;
 use serde_json::{Value, json};
 use types::Dirs;
 
+use crate::daemon::DaemonArgs;
 use crate::errors::chain;
 use crate::{machine as machine_verb, output};
 
+/// How long the daemon may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const HELP: &str = "\
+Exit code: 0 when nothing failed, 1 when something did. A warning says what will be missing or slow.
+
+There is no Firecracker to look for, no tap device or namespace to make beforehand, and no userfaultfd to allow: forkd needs
+none of them.";
+
 /// Checks what this machine can do for VMs, and says how to fix what it cannot
 #[derive(Debug, Args)]
-#[command(after_long_help = "Exit code: 0 when VMs can run here or in the emulated host, 1 when they cannot.")]
+#[command(after_long_help = HELP)]
 pub(crate) struct DoctorArgs {
     /// Prints JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let dirs = Dirs::from_env()?;
     let mut report = examine(&dirs);
-    report.checks.extend([guest_kernel(&dirs), emulated_host(&dirs)]);
+    report.checks.extend([guest_kernel(&dirs), emulated_host(&dirs), daemon(&args.daemon)]);
     if args.json {
         output::line(&as_json(&report).to_string())?;
     } else {
         output::line(&lines(&report, isatty(rustix::stdio::stdout())))?;
     }
-    Ok(if report.place.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if is_well(&report) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn is_well(report: &Report) -> bool {
+    report.place.is_some() && !report.checks.iter().any(|check| check.verdict == Verdict::Fail)
+}
+
+/// The one that commands ask. None is started for this.
+fn daemon(args: &DaemonArgs) -> Check {
+    const NAME: &str = "daemon";
+    let client = match args.within(PATIENCE) {
+        Ok(Some(client)) => client,
+        Ok(None) => return Check::skip(NAME, "none runs; the first command that needs one starts it"),
+        Err(error) => return Check::warn(NAME, chain(&error), "`forkd daemon stop`, and try again"),
+    };
+    let endpoint = client.endpoint().to_string();
+    match client.get::<Vec<Value>>(&path(&["snapshots"], &[])) {
+        Ok(all) => Check::pass(NAME, format!("{endpoint}, {} snapshots", all.len())),
+        Err(error) if matches!(error.status(), Some(401 | 403)) => {
+            let fix = "FORKD_TOKEN or --daemon-token says its token; FORKD_HOME=DIR asks a daemon of your own";
+            Check::fail(NAME, format!("{endpoint}: {error}"), fix)
+        }
+        Err(error) => Check::warn(
+            NAME,
+            format!("{endpoint}: {}", chain(&error.into())),
+            "start it, or unset FORKD_URL to have one of this computer's own",
+        ),
+    }
 }
 
 fn guest_kernel(dirs: &Dirs) -> Check {
@@ -68,13 +109,14 @@ fn lines(report: &Report, colour: bool) -> String {
             Verdict::Pass => ("✓", 32),
             Verdict::Warn => ("!", 33),
             Verdict::Fail => ("✗", 31),
+            Verdict::Skip => ("-", 2),
         };
         let mark = if colour { format!("\x1b[{code}m{mark}\x1b[0m") } else { mark.into() };
         lines.push(format!("{mark} {:width$}  {}", check.name, check.detail));
         lines.extend(check.fix.iter().map(|fix| format!("  {:width$}  fix: {fix}", "")));
     }
-    let [pass, warn, fail] = counts(report);
-    lines.push(format!("\npass={pass} warn={warn} fail={fail}"));
+    let [pass, warn, fail, skip] = counts(report);
+    lines.push(format!("\npass={pass} warn={warn} fail={fail} skip={skip}"));
     lines.push(conclusion(report.place.as_ref()).into());
     lines.join("\n")
 }
@@ -87,19 +129,19 @@ pub(crate) fn conclusion(place: Option<&Place>) -> &'static str {
     }
 }
 
-fn counts(report: &Report) -> [usize; 3] {
-    [Verdict::Pass, Verdict::Warn, Verdict::Fail]
+fn counts(report: &Report) -> [usize; 4] {
+    [Verdict::Pass, Verdict::Warn, Verdict::Fail, Verdict::Skip]
         .map(|verdict| report.checks.iter().filter(|check| check.verdict == verdict).count())
 }
 
 fn as_json(report: &Report) -> Value {
-    let [pass, warn, fail] = counts(report);
+    let [pass, warn, fail, skip] = counts(report);
     let place = match report.place {
         Some(Place::Local) => Some("local"),
         Some(Place::Machine { .. }) => Some("machine"),
         None => None,
     };
-    json!({ "place": place, "pass": pass, "warn": warn, "fail": fail, "checks": report.checks })
+    json!({ "place": place, "pass": pass, "warn": warn, "fail": fail, "skip": skip, "checks": report.checks })
 }
 
 #[cfg(test)]
@@ -111,6 +153,7 @@ mod tests {
             Check::pass("platform", "Linux 6.1 x86_64"),
             Check::warn("kvm", "it hangs", "use another machine"),
             Check::fail("agent", "not there", "build it"),
+            Check::skip("qemu", "not needed"),
         ];
         Report { checks, place: Some(Place::Machine { why: "it hangs".into() }) }
     }
@@ -123,8 +166,9 @@ mod tests {
             fix: use another machine
 ✗ agent     not there
             fix: build it
+- qemu      not needed
 
-pass=1 warn=1 fail=1
+pass=1 warn=1 fail=1 skip=1
 VMs run in the emulated host.";
         assert_eq!(lines(&report(), false), expected);
     }
@@ -142,5 +186,15 @@ VMs run in the emulated host.";
         assert_eq!(value["checks"][1]["verdict"], "warn");
         assert_eq!(value["checks"][1]["fix"], "use another machine");
         assert!(value["checks"][0].get("fix").is_none());
+    }
+
+    #[test]
+    fn one_failure_is_enough() {
+        let mut report = report();
+        assert!(!is_well(&report), "the agent is missing");
+        report.checks.retain(|check| check.verdict != Verdict::Fail);
+        assert!(is_well(&report), "warnings are none");
+        report.place = None;
+        assert!(!is_well(&report));
     }
 }

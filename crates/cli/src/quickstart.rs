@@ -105,8 +105,9 @@ fn findings(examined: &Examined) -> String {
     };
     let in_the_way = examined.checks.iter().filter(|check| check.verdict == Verdict::Fail).map(line);
     let kvm = examined.checks.iter().find(|check| check.name == "kvm").map(|check| check.detail.as_str());
-    let passed = examined.checks.iter().filter(|check| check.verdict == Verdict::Pass).count();
-    let found = format!("  ✓ {passed} of {} checks passed (forkd doctor)", examined.checks.len());
+    let count = |of: fn(Verdict) -> bool| examined.checks.iter().filter(|check| of(check.verdict)).count();
+    let (passed, made) = (count(|it| it == Verdict::Pass), count(|it| it != Verdict::Skip));
+    let found = format!("  ✓ {passed} of {made} checks passed (forkd doctor)");
     let place = format!("  {} kvm: {}", doctor::conclusion(examined.place.as_ref()), kvm.unwrap_or("not looked at"));
     let lines = ["What this machine can do:\n".into(), found, place];
     lines.into_iter().chain(in_the_way).collect::<Vec<_>>().join("\n")

@@ -25,6 +25,8 @@ pub enum Verdict {
     Warn,
     /// Something cannot work.
     Fail,
+    /// There was nothing to look at, and nothing is missing.
+    Skip,
 }
 
 /// One finding.
@@ -45,6 +47,11 @@ impl Check {
     /// All is well.
     pub fn pass(name: &'static str, detail: impl Into<String>) -> Self {
         Self { name, verdict: Verdict::Pass, detail: detail.into(), fix: None }
+    }
+
+    /// Nothing to look at.
+    pub fn skip(name: &'static str, detail: impl Into<String>) -> Self {
+        Self { name, verdict: Verdict::Skip, detail: detail.into(), fix: None }
     }
 
     /// Worth knowing.
@@ -137,12 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn every_finding_that_is_not_a_pass_has_a_fix() {
+    fn every_finding_that_is_wrong_has_a_fix() {
         let home = tempfile::tempdir().unwrap();
         let report = examine(&Dirs::under(home.path()));
         assert!(report.checks.len() >= 12);
         for check in &report.checks {
-            assert_eq!(check.verdict == Verdict::Pass, check.fix.is_none(), "{check:?}");
+            let is_wrong = matches!(check.verdict, Verdict::Warn | Verdict::Fail);
+            assert_eq!(is_wrong, check.fix.is_some(), "{check:?}");
             assert!(!check.detail.is_empty() && !check.detail.contains('\n'), "{check:?}");
         }
         assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "looking changes nothing");

@@ -44,7 +44,7 @@ fn kernel_tools() -> Check {
 fn emulator(place: Option<&Place>) -> Check {
     match (on_path(EMULATOR), place) {
         (Some(path), _) => Check::pass("qemu", path.display().to_string()),
-        (None, Some(Place::Local)) => Check::pass("qemu", "not installed, and not needed where KVM is usable"),
+        (None, Some(Place::Local)) => Check::skip("qemu", "not installed, and not needed where KVM is usable"),
         (None, _) => needed("qemu", "there can be no emulated host", &["qemu-system-x86"]),
     }
 }
