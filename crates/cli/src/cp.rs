@@ -11,10 +11,11 @@ use anyhow::{Context, bail};
 use api::FileInfo;
 use clap::Args;
 use client::{Client, path};
+use serde_json::json;
 use tempfile::NamedTempFile;
 
 use crate::daemon::DaemonArgs;
-use crate::output::Raw;
+use crate::output::{self, Raw};
 use crate::sandbox;
 
 const EXAMPLES: &str = "\
@@ -34,6 +35,9 @@ pub(crate) struct CpArgs {
     from: Place,
     /// Where to: FILE, a directory, ID:/PATH, or - for standard output
     to: Place,
+    /// Prints what was copied as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
@@ -62,26 +66,33 @@ impl FromStr for Place {
 }
 
 pub(crate) fn cp(args: &CpArgs) -> anyhow::Result<ExitCode> {
-    match (&args.from, &args.to) {
+    let (at, bytes) = match (&args.from, &args.to) {
         (Place::Here(from), Place::Sandbox { id, path: to }) => {
             let file = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
             let (client, id) = args.reach(id)?;
-            put(&client, &id, &inside(to, from), file)?;
+            put(&client, &id, &inside(to, from), file)?
         }
         (Place::Stream, Place::Sandbox { id, path: to }) => {
             let (client, id) = args.reach(id)?;
-            put(&client, &id, to, io::stdin())?;
+            put(&client, &id, to, io::stdin())?
         }
         (Place::Sandbox { id, path: from }, Place::Here(to)) => {
             let (client, id) = args.reach(id)?;
-            get(&client, &id, from, to)?;
+            get(&client, &id, from, to)?
+        }
+        (Place::Sandbox { .. }, Place::Stream) if args.json => {
+            bail!("standard output is the file's; a name instead of - leaves it to --json")
         }
         (Place::Sandbox { id, path: from }, Place::Stream) => {
             let (client, id) = args.reach(id)?;
             let mut out = Raw(rustix::stdio::stdout());
-            io::copy(&mut client.read(&files(&id, from))?, &mut out).context("the copy broke off")?;
+            let bytes = io::copy(&mut client.read(&files(&id, from))?, &mut out).context("the copy broke off")?;
+            ("-".into(), bytes)
         }
         _ => bail!("one side must be in a sandbox, as ID:/PATH, and the other one here"),
+    };
+    if args.json {
+        output::line(&json!({ "path": at, "bytes": bytes }).to_string())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -107,13 +118,14 @@ fn inside(to: &str, from: &Path) -> String {
     }
 }
 
-fn put(client: &Client, id: &str, to: &str, from: impl io::Read) -> anyhow::Result<()> {
-    let _written: FileInfo = client.send(&files(id, to), from)?;
-    Ok(())
+/// Where it is then, and how much it was.
+fn put(client: &Client, id: &str, to: &str, from: impl io::Read) -> anyhow::Result<(String, u64)> {
+    let written: FileInfo = client.send(&files(id, to), from)?;
+    Ok((written.path, written.size))
 }
 
-/// Written beside where it goes, so that nothing is lost when it breaks off.
-fn get(client: &Client, id: &str, from: &str, to: &Path) -> anyhow::Result<()> {
+/// The same. Written beside where it goes, so that nothing is lost when it breaks off.
+fn get(client: &Client, id: &str, from: &str, to: &Path) -> anyhow::Result<(String, u64)> {
     let mut bytes = client.read(&files(id, from))?;
     let to = match from.rsplit('/').next() {
         Some(name) if to.is_dir() && !name.is_empty() => to.join(name),
@@ -121,10 +133,10 @@ fn get(client: &Client, id: &str, from: &str, to: &Path) -> anyhow::Result<()> {
     };
     let failed = || format!("cannot write {}", to.display());
     let mut file = staged(&to).with_context(failed)?;
-    io::copy(&mut bytes, &mut file).context("the copy broke off")?;
+    let copied = io::copy(&mut bytes, &mut file).context("the copy broke off")?;
     file.flush().context("the copy broke off")?;
     file.persist(&to).with_context(failed)?;
-    Ok(())
+    Ok((to.display().to_string(), copied))
 }
 
 /// A file beside that one, to take its place: with its mode, or with that of any new file if there is none yet.

@@ -7,13 +7,13 @@ use clap::Args;
 use client::path;
 
 use crate::daemon::DaemonArgs;
-use crate::output;
+use crate::output::{self, Shown};
 use crate::table::bytes;
 
 const EXAMPLES: &str = "\
 Examples:
   forkd gc                 tells what would be removed
-  forkd gc --yes           removes it
+  forkd gc --yes           removes it; `forkd cleanup` is another name of it
 
 Garbage is what a killed forkd left: half-written snapshots with their processes, layers that no snapshot needs,\nand downloads that nobody went on with.";
 
@@ -24,6 +24,9 @@ pub(crate) struct GcArgs {
     /// Removes it
     #[arg(long, short)]
     yes: bool,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
@@ -35,11 +38,11 @@ pub(crate) fn gc(args: &GcArgs) -> anyhow::Result<ExitCode> {
         Some(client) => client.get(&garbage)?,
         None => Garbage::default(),
     };
-    if found.ended_templates > 0 {
+    if found.ended_templates > 0 && !args.json {
         let ended = found.ended_templates;
         output::line(&format!("✓ ended the templates of {ended} branches that nobody keeps any more"))?;
     }
-    output::line(&as_text(&found, args.yes))?;
+    Shown::of(args.json).line(&found, || as_text(&found, args.yes))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -37,30 +37,45 @@ pub(crate) struct KillArgs {
     /// All of this snapshot
     #[arg(long, value_name = "TAG", conflicts_with_all = ["ids", "child"])]
     tag: Option<Tag>,
+    /// Prints those that were ended as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
 
 pub(crate) fn kill(args: &KillArgs) -> anyhow::Result<ExitCode> {
     let Some(client) = args.daemon.running()? else {
-        return args.ids.iter().chain(&args.child).next().map_or(Ok(ExitCode::SUCCESS), |id| Err(sandbox::none(id)));
+        return match args.ids.iter().chain(&args.child).next() {
+            Some(id) => Err(sandbox::none(id)),
+            None => args.tell(&[]).map(|()| ExitCode::SUCCESS),
+        };
     };
     // All are found before the first is ended: a slip of the pen ends nobody.
     let ids = args.meant(&client)?;
-    let mut failed = 0;
+    let mut gone = Vec::new();
     for (id, ended) in ids.iter().zip(end_all(&client, &ids)) {
         match ended {
-            Ok(()) => output::line(id)?,
-            Err(error) => {
-                failed += 1;
-                eprintln!("forkd: {}", crate::errors::chain(&error.into()));
-            }
+            Ok(()) => gone.push(id.as_str()),
+            Err(error) => eprintln!("forkd: {}", crate::errors::chain(&error.into())),
         }
     }
-    if failed > 0 { Err(anyhow!("{failed} of {} sandboxes were not ended", ids.len())) } else { Ok(ExitCode::SUCCESS) }
+    args.tell(&gone)?;
+    match ids.len() - gone.len() {
+        0 => Ok(ExitCode::SUCCESS),
+        failed => Err(anyhow!("{failed} of {} sandboxes were not ended", ids.len())),
+    }
 }
 
 impl KillArgs {
+    /// A line for each of them, or all in one.
+    fn tell(&self, gone: &[&str]) -> anyhow::Result<()> {
+        if self.json {
+            return output::line(&serde_json::to_string(gone)?);
+        }
+        gone.iter().try_for_each(|id| output::line(id))
+    }
+
     fn meant(&self, client: &Client) -> anyhow::Result<Vec<String>> {
         let tag = self.tag.as_ref().map(|tag| ("snapshot_tag", tag.as_str()));
         if tag.is_none() && !self.all {

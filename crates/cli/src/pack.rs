@@ -8,14 +8,15 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 use client::{Client, path};
+use serde_json::json;
 use types::Tag;
 use types::progress::Progress;
 
 use crate::daemon::DaemonArgs;
-use crate::output::Raw;
+use crate::output::{Raw, Shown};
 use crate::table::bytes;
 use crate::watched::watched;
-use crate::{interrupted, output, progress};
+use crate::{interrupted, progress};
 
 /// How much crosses at once.
 const CHUNK: usize = 128 << 10;
@@ -41,6 +42,9 @@ pub(crate) struct PackArgs {
     /// Shows no progress and no notices
     #[arg(long, short)]
     quiet: bool,
+    /// Prints what was written as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
@@ -94,6 +98,9 @@ pub(crate) fn pack(args: &PackArgs) -> anyhow::Result<ExitCode> {
         to_file(args, &out, &*progress)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if args.json {
+        bail!("standard output is the pack's; -o FILE leaves it to --json");
+    }
     if io::stdout().is_terminal() {
         bail!("a pack is not to be read on a terminal; use -o FILE, or a pipe");
     }
@@ -115,5 +122,6 @@ fn to_file(args: &PackArgs, out: &Path, progress: &dyn Progress) -> anyhow::Resu
     file.as_file().sync_all().with_context(failed)?;
     file.persist(out).map_err(|error| error.error).with_context(failed)?;
     File::open(dir).and_then(|dir| dir.sync_all()).with_context(failed)?;
-    output::line(&format!("✓ {}: {}", out.display(), bytes(written)))
+    let told = json!({ "tag": args.what.tag, "path": out, "bytes": written });
+    Shown::of(args.json).line(&told, || format!("✓ {}: {}", out.display(), bytes(written)))
 }

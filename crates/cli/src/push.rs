@@ -5,11 +5,13 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use pack::{Client, upload};
+use serde_json::json;
 use types::Dirs;
 
 use crate::daemon::DaemonArgs;
+use crate::output::Shown;
 use crate::pack::WhatArgs;
-use crate::{output, progress};
+use crate::progress;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,6 +31,9 @@ pub(crate) struct PushArgs {
     /// Shows no progress and no notices
     #[arg(long, short)]
     quiet: bool,
+    /// Prints what was uploaded as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
@@ -39,8 +44,10 @@ pub(crate) fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
     let failed = || format!("cannot keep the pack in {}", dirs.cache.display());
     std::fs::create_dir_all(&dirs.cache).with_context(failed)?;
     let mut file = tempfile::tempfile_in(&dirs.cache).with_context(failed)?;
-    args.what.write(&mut file, &args.daemon.keeping(&args.what.tag)?, &*progress)?;
+    let written = args.what.write(&mut file, &args.daemon.keeping(&args.what.tag)?, &*progress)?;
     upload(&Client::new(), &args.url, &file, &*progress, &|| false)?;
-    output::line(&format!("✓ {}", args.what.tag))?;
+    // Without the address, which may be signed.
+    let told = json!({ "tag": args.what.tag, "bytes": written });
+    Shown::of(args.json).line(&told, || format!("✓ {}", args.what.tag))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use api::Removed;
 use clap::Args;
-use client::path;
+use client::{Client, path};
 use types::Tag;
 
 use crate::daemon::DaemonArgs;
@@ -20,6 +20,7 @@ Examples:
 /// Removes snapshots and ends their templates; sandboxes that run go on
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line and stands by itself")]
 pub(crate) struct RmiArgs {
     /// Which ones
     #[arg(value_name = "TAG", required = true)]
@@ -30,6 +31,9 @@ pub(crate) struct RmiArgs {
     /// Removes them also when others are made of them, which stay
     #[arg(long)]
     force: bool,
+    /// Prints those that were removed as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
@@ -42,14 +46,24 @@ pub(crate) fn rmi(args: &RmiArgs) -> anyhow::Result<ExitCode> {
         _ => &[],
     };
     let mut gone: Vec<String> = Vec::new();
-    for tag in &args.tags {
+    let removed = remove(&client, &args.tags, how, &mut gone);
+    // Also when one of them could not be: the others are gone.
+    if args.json {
+        output::line(&serde_json::to_string(&gone)?)?;
+    } else {
+        gone.iter().try_for_each(|tag| output::line(tag))?;
+    }
+    removed.map(|()| ExitCode::SUCCESS)
+}
+
+fn remove(client: &Client, tags: &[Tag], how: &[(&str, &str)], gone: &mut Vec<String>) -> anyhow::Result<()> {
+    for tag in tags {
         // One that went with another is what was asked for.
         if gone.iter().any(|gone| gone == tag.as_str()) {
             continue;
         }
         let Removed { removed } = client.remove(&path(&["snapshots", tag.as_str()], how))?;
-        removed.iter().try_for_each(|tag| output::line(tag))?;
         gone.extend(removed);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

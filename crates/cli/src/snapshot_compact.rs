@@ -8,8 +8,9 @@ use client::path;
 use types::Tag;
 
 use crate::daemon::DaemonArgs;
+use crate::output::Shown;
+use crate::progress;
 use crate::table::bytes;
-use crate::{output, progress};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,6 +33,9 @@ pub(crate) struct SnapshotCompactArgs {
     /// Shows no progress
     #[arg(long, short)]
     quiet: bool,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
@@ -45,11 +49,12 @@ pub(crate) fn snapshot_compact(args: &SnapshotCompactArgs) -> anyhow::Result<Exi
     let to = path(&["snapshots", args.from.as_str(), "compact"], &[]);
     let _made: SnapshotInfo = client.work(&to, &wanted, progress::watch(&*progress))?;
     let made = detail(&args.to)?;
-    output::line(&format!(
-        "✓ snapshot {}: one layer of memory instead of {before}, {}; the disks have {} over their images",
-        args.to,
-        bytes(made.memory_physical_bytes),
-        bytes(made.disk_physical_bytes),
-    ))?;
+    Shown::of(args.json).line(&made, || {
+        let [memory, disk] = [made.memory_physical_bytes, made.disk_physical_bytes].map(bytes);
+        format!(
+            "✓ snapshot {}: one layer of memory instead of {before}, {memory}; the disks have {disk} over their images",
+            args.to
+        )
+    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -13,9 +13,10 @@ use crate::attached::fork;
 use crate::branch::take;
 use crate::daemon::DaemonArgs;
 use crate::interrupts::Interrupts;
+use crate::output::Shown;
 use crate::stream::{self, Ended};
 use crate::table::bytes;
-use crate::{joined, output, progress, seconds};
+use crate::{joined, progress, seconds};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,6 +47,9 @@ pub(crate) struct SnapshotDiffArgs {
     /// How long the fork may take until it is ready
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds::parse)]
     timeout: Duration,
+    /// Prints JSON, after what the command wrote
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
@@ -109,15 +113,17 @@ impl SnapshotDiffArgs {
         let stage = progress::reporter(false).stage("Writing the snapshot", None);
         let kept = take(client, id, &asked)?;
         drop(stage);
-        output::line(&format!(
-            "✓ snapshot {} over {}: {} of memory and {} of disk changed\nfork it with: forkd fork --tag {} -n 10",
-            self.tag,
-            self.from,
-            bytes(kept.memory_own_bytes.unwrap_or_default()),
-            bytes(kept.disk_own_bytes.unwrap_or_default()),
-            self.tag,
-        ))?;
+        Shown::of(self.json).line(&kept, || self.told(&kept))?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn told(&self, kept: &SnapshotInfo) -> String {
+        let Self { from, tag, .. } = self;
+        let [memory, disk] = [kept.memory_own_bytes, kept.disk_own_bytes].map(|own| bytes(own.unwrap_or_default()));
+        format!(
+            "✓ snapshot {tag} over {from}: {memory} of memory and {disk} of disk changed\n\
+             fork it with: forkd fork --tag {tag} -n 10"
+        )
     }
 }
 

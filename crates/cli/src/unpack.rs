@@ -40,6 +40,7 @@ pub(crate) struct UnpackArgs {
 
 /// How it is unpacked.
 #[derive(Clone, Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line and stands by itself")]
 pub(crate) struct HowArgs {
     /// What the snapshot shall be called here; those it descends from keep their names, or become TAG-1, TAG-2 and so on
     /// where others have them
@@ -51,6 +52,9 @@ pub(crate) struct HowArgs {
     /// Shows no progress and no notices
     #[arg(long, short)]
     pub(crate) quiet: bool,
+    /// Prints what came of it as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl HowArgs {
@@ -63,6 +67,9 @@ impl HowArgs {
             query.extend(watch.map(|name| ("watch", name)));
             client.send_pack(&path(&["packs"], &query), from)
         })?;
+        if self.json {
+            return output::line(&serde_json::to_string(&unpacked)?);
+        }
         unpacked.iter().try_for_each(|one| output::line(&told(one)))
     }
 }

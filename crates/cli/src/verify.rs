@@ -8,8 +8,9 @@ use client::path;
 use types::Tag;
 
 use crate::daemon::DaemonArgs;
+use crate::output::Shown;
+use crate::progress;
 use crate::table::bytes;
-use crate::{output, progress};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,6 +29,9 @@ pub(crate) struct VerifyArgs {
     /// Shows no progress
     #[arg(long, short)]
     quiet: bool,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
@@ -38,7 +42,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let progress = progress::reporter(args.quiet);
     let verified: Verified = client.work(&path(&["store", "verify"], &[]), &wanted, progress::watch(&*progress))?;
     let is_whole = verified.findings.is_empty();
-    output::line(&as_text(&verified))?;
+    Shown::of(args.json).line(&verified, || as_text(&verified))?;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
