@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -24,6 +25,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("command_line::a_sandbox_answers_at_its_address", a_sandbox_answers_at_its_address),
     ("command_line::a_daemon_starts_by_itself", a_daemon_starts_by_itself),
     ("command_line::an_older_daemon_is_replaced", an_older_daemon_is_replaced),
+    ("command_line::a_service_is_found_at_the_usual_address", a_service_is_found_at_the_usual_address),
+    ("command_line::a_console_is_followed_to_its_end", a_console_is_followed_to_its_end),
+    ("command_line::the_verbs_are_measured", the_verbs_are_measured),
     ("command_line::shells_and_man_know_it", shells_and_man_know_it),
 ];
 
@@ -79,7 +83,8 @@ fn sandboxes_are_forked_and_used(host: &Host) -> Result<()> {
     let report: Value = serde_json::from_str(&forkd(&["fork", "--tag", TAG, "-n", "3", "-e", "A=b", "--json"])?)?;
     let made = ids(&report);
     ensure!(made.len() == 3 && report["n"] == 3 && report["ready_us"].as_u64() > Some(0), "{report}");
-    ensure!(forkd(&["fork", "--tag", TAG, "-n", "1"])?.contains("✓ 1 / 1 children ready"), "a person is told");
+    let told = forkd(&["fork", "--tag", TAG, "-n", "1"])?;
+    ensure!(told.contains("✓ 1 / 1 children ready") && told.ends_with("✓ 1 / 1 children alive"), "{told}");
     let listed: Value = serde_json::from_str(&forkd(&["ls", "--json"])?)?;
     ensure!(listed.as_array().is_some_and(|all| all.len() == 4) && listed[0]["memory"].is_object(), "{listed}");
     // The beginning of an id will do, as long as it could mean only one.
@@ -91,7 +96,8 @@ fn sandboxes_are_forked_and_used(host: &Host) -> Result<()> {
     ensure!(vague.status.code() == Some(1) && stderr.contains("write more of the id"), "{stderr}");
     let nobody = command(&["eval", "sb-0-0", "1"]).output()?;
     ensure!(String::from_utf8_lossy(&nobody.stderr).contains("there is no sandbox"), "{nobody:?}");
-    ensure!(forkd(&["kill", &made[0], "--child", &made[1]])?.lines().count() == 2);
+    ensure!(forkd(&["ls"])?.starts_with("ID"), "a heading");
+    ensure!(forkd(&["kill", &made[0], "--child", &made[1], "--json"])? == serde_json::to_string(&made[..2])?);
     ensure!(forkd(&["kill", "--tag", TAG])?.lines().count() == 2);
     ensure!(forkd(&["ls"])?.lines().count() == 1, "only the heading is left");
     ensure!(forkd(&["kill", "--all"])?.is_empty());
@@ -198,8 +204,12 @@ fn copies(forkd: &impl Fn(&[&str]) -> Result<String>, id: &str) -> Result<()> {
     let text = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
     fs::write(text("from"), vec![7; 3 << 20])?;
     forkd(&["cp", &text("from"), &format!("{id}:{}", text("inside"))])?;
-    forkd(&["cp", &format!("{id}:{}", text("inside")), &text("to")])?;
+    fs::write(text("to"), "before")?;
+    fs::set_permissions(text("to"), PermissionsExt::from_mode(0o640))?;
+    let copied = forkd(&["cp", &format!("{id}:{}", text("inside")), &text("to"), "--json"])?;
+    ensure!(copied.contains(r#""bytes":3145728"#) && copied.contains(&text("to")), "{copied}");
     ensure!(fs::read(text("to"))? == vec![7; 3 << 20]);
+    ensure!(fs::metadata(text("to"))?.permissions().mode() & 0o777 == 0o640, "it has another mode");
     ensure!(forkd(&["cp", &format!("{id}:{}", text("none")), &text("to")]).is_err());
     ensure!(fs::metadata(text("to"))?.len() == 3 << 20, "what could not be copied left what was there");
     Ok(())
@@ -259,6 +269,76 @@ fn an_older_daemon_is_replaced(host: &Host) -> Result<()> {
     ensure!(status()?["pid"] == serve.id() && status()?["idle_secs"] == Value::Null);
     said(&mut command(&["daemon", "stop"]))?;
     ensure!(serve.wait()?.success());
+    Ok(())
+}
+
+/// In a network of the test's own, where nobody else has that address.
+fn a_service_is_found_at_the_usual_address(host: &Host) -> Result<()> {
+    const SCRIPT: &str = r#"
+        ip link set lo up
+        FORKD_HOME=$PWD/service "$FORKD" serve --token-file token 2> log & pid=$!
+        trap 'kill $pid' EXIT
+        for _ in $(seq 300); do grep -q 127.0.0.1:8889 log && break; sleep 0.1; done
+        "$FORKD" ls 2>&1 | grep -o 'FORKD_TOKEN or --daemon-token'
+        FORKD_TOKEN=$(cat token) "$FORKD" ls --json
+        FORKD_TOKEN=$(cat token) "$FORKD" doctor | grep -o 'http://127.0.0.1:8889, 0 snapshots'
+        "$FORKD" doctor | grep -o 'missing bearer token'
+        test ! -e run/forkd || echo one of its own was started
+        FORKD_HOME=$PWD/service "$FORKD" daemon status | grep -o 'somebody started it'
+        FORKD_HOME=$PWD/mine "$FORKD" ls --json
+        FORKD_HOME=$PWD/mine "$FORKD" daemon stop > /dev/null
+        FORKD_URL=http://127.0.0.1:1 "$FORKD" doctor | grep -o 'no daemon can be reached'"#;
+    let dir = tempfile::tempdir()?;
+    fs::write(dir.path().join("token"), "0123456789abcdef0123456789abcdef")?;
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-ec", SCRIPT]).env("FORKD", &host.forkd).current_dir(dir.path());
+    command.env("HOME", dir.path()).env("XDG_RUNTIME_DIR", dir.path().join("run")).env("FORKD_PLACE", "local");
+    command.env_remove("FORKD_HOME").env_remove("FORKD_URL").env_remove("FORKD_TOKEN");
+    let expected = "FORKD_TOKEN or --daemon-token\n[]\nhttp://127.0.0.1:8889, 0 snapshots\nmissing bearer token\n\
+                    somebody started it\n[]\nno daemon can be reached";
+    let text = said(&mut command)?;
+    ensure!(text == expected, "{text}");
+    Ok(())
+}
+
+/// A stand-in's console is what is written to its file.
+fn a_console_is_followed_to_its_end(host: &Host) -> Result<()> {
+    let home = Home::new(&std::env::temp_dir(), Vms::StandIns)?;
+    let made = home.post("/v1/sandboxes", &serde_json::json!({ "snapshot_tag": TAG }))?;
+    let id = made[0]["id"].as_str().context("an id")?;
+    let path = engine::open(id, &home.dirs)?.path().join("console.log");
+    fs::write(&path, "first\nsecond\n")?;
+    let logs = |words: &[&str]| {
+        let mut command = host.forkd();
+        command.arg("logs").args(words).arg(id).env("FORKD_URL", &home.url).stdout(Stdio::piped());
+        command
+    };
+    ensure!(said(&mut logs(&[]))? == "first\nsecond" && said(&mut logs(&["--tail", "1"]))? == "second");
+    let mut following = logs(&["--tail", "1", "-f"]).spawn()?;
+    let mut lines = BufReader::new(following.stdout.take().context("its output")?).lines();
+    let mut console = fs::File::options().append(true).open(&path)?;
+    for expected in ["second", "third", "fourth"] {
+        ensure!(lines.next().context("a line")?? == expected);
+        console.write_all(if expected == "second" { b"third\n" } else { b"fourth\n" })?;
+    }
+    home.delete(id)?;
+    ensure!(lines.all(|line| line.is_ok_and(|line| line == "fourth")), "something else was said");
+    ensure!(following.wait()?.success(), "it ends with the sandbox");
+    Ok(())
+}
+
+fn the_verbs_are_measured(host: &Host) -> Result<()> {
+    let home = Home::new(&std::env::temp_dir(), Vms::StandIns)?;
+    let forkd = |words: &[&str]| said(host.forkd().args(words).env("FORKD_URL", &home.url));
+    let measured: Value = serde_json::from_str(&forkd(&["bench", "--n", "2", "--json"])?)?;
+    ensure!(measured["tag"] == TAG && measured["n"] == 2, "{measured}");
+    for step in ["spawn_ms", "exec_ms", "branch_ms", "fan_out_ms", "cleanup_ms"] {
+        ensure!(measured[step].as_f64().is_some_and(|ms| ms > 0.0), "{step}: {measured}");
+    }
+    ensure!(forkd(&["bench", "--tag", TAG])?.contains("\nfork 5 of the branch "));
+    ensure!(engine::list(&home.dirs)?.is_empty(), "its sandboxes are left");
+    ensure!(forkd(&["images"])?.contains("\n1 snapshot, "), "its branch is left");
+    ensure!(forkd(&["cleanup"])? == "nothing to remove");
     Ok(())
 }
 

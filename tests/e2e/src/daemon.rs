@@ -1,5 +1,8 @@
 //! The daemon over real VMs: used over HTTP, killed in between, started again.
 
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
@@ -114,6 +117,20 @@ fn files_and_processes_stand_still_and_go_on(host: &Host) -> Result<()> {
     })?;
     ensure!(sh(&daemon, &id, "cat /run/heard")? == "\"on\"");
     daemon.expect(204, "DELETE", &process, None)?;
-    daemon.expect(204, "DELETE", &path, None)?;
+    the_console_is_followed(&daemon, &id)?;
     daemon.kill()
+}
+
+/// To the sandbox's end, by the command line.
+fn the_console_is_followed(daemon: &Daemon, id: &str) -> Result<()> {
+    let mut logs = daemon.forkd().args(["logs", "-f", id]).stdout(Stdio::piped()).spawn()?;
+    let mut lines = BufReader::new(logs.stdout.take().context("its output")?).lines();
+    sh(daemon, id, "echo by way of the console > /dev/console")?;
+    let is_said =
+        |line: &std::io::Result<String>| line.as_ref().is_ok_and(|line| line.contains("by way of the console"));
+    ensure!(lines.any(|line| is_said(&line)), "the console does not say it");
+    daemon.expect(204, "DELETE", &format!("/v1/sandboxes/{id}"), None)?;
+    lines.try_for_each(|line| line.map(drop))?;
+    ensure!(logs.wait()?.success(), "it ends with the sandbox");
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::io::{BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -45,6 +45,13 @@ impl Daemon {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.process = Some(command.spawn()?);
         wait_until("a daemon that listens", PATIENCE, || UnixStream::connect(&self.socket).is_ok())
+    }
+
+    /// The command line, which asks it.
+    pub(crate) fn forkd(&self) -> Command {
+        let mut command = self.host.forkd();
+        command.env("FORKD_URL", format!("unix:{}", self.socket.display()));
+        command
     }
 
     /// Its process.

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use bench::home::{Home, TAG, Vms};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::Test;
 use crate::host::Host;
@@ -37,9 +37,13 @@ fn snapshots_are_looked_after(host: &Host) -> Result<()> {
     ensure!(compacted.starts_with("✓ snapshot flat: one layer of memory instead of 1, "), "{compacted}");
     ensure!(json(&["snapshot-info", "flat", "--json"])?["branched_from"] == format!("compact:{TAG}"));
     ensure!(forkd(&["verify"])?.starts_with("✓ 2 snapshots, "));
+    ensure!(json(&["verify", "--json"])?["findings"] == json!([]));
+    ensure!(json(&["snapshot-compact", "--from", TAG, "--to", "fourth", "--json"])?["tag"] == "fourth");
     packs_cross(&forkd, &command)?;
     ensure!(forkd(&["gc"])? == "nothing to remove");
-    ensure!(forkd(&["rmi", TAG, "flat", "again", "third"])?.lines().count() == 4);
+    ensure!(json(&["gc", "--json"])?["bytes"] == 0);
+    ensure!(forkd(&["rmi", TAG, "flat", "again"])?.lines().count() == 3);
+    ensure!(json(&["rmi", "third", "fourth", "--json"])? == json!(["third", "fourth"]));
     ensure!(json(&["images", "--json"])? == Value::Array(Vec::new()));
     let unknown = command(&["snapshot-info", TAG]).output()?;
     let stderr = String::from_utf8_lossy(&unknown.stderr);
@@ -55,7 +59,11 @@ fn packs_cross(forkd: &impl Fn(&[&str]) -> Result<String>, command: &impl Fn(&[&
     ensure!(told.starts_with(&format!("✓ {}: ", text("pack"))), "{told}");
     ensure!(std::fs::read_dir(dir.path())?.count() == 1, "nothing is left beside it");
     ensure!(forkd(&["unpack", &text("pack"), "--tag", "again"])? == "✓ again");
-    ensure!(forkd(&["unpack", &text("pack")])? == format!("✓ {TAG} was here already"));
+    let told: Value = serde_json::from_str(&forkd(&["unpack", &text("pack"), "--json"])?)?;
+    ensure!(told == json!([{ "tag": TAG, "is_new": false }]), "{told}");
+    let told: Value = serde_json::from_str(&forkd(&["pack", "--tag", TAG, "-o", &text("pack"), "--json"])?)?;
+    let length = std::fs::metadata(text("pack"))?.len();
+    ensure!(told == json!({ "tag": TAG, "path": text("pack"), "bytes": length }), "{told}");
     let packed = command(&["pack", "--tag", TAG, "-o", "-"]).output()?;
     let mut unpacking = command(&["unpack", "-", "--tag", "third"]);
     let mut unpacking = unpacking.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
