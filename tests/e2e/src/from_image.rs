@@ -165,7 +165,11 @@ fn an_image_of_a_registry_is_forked(host: &Host) -> Result<()> {
     said(host, &["rmi", TAG])?;
     // The disk that the step left, and one of the archive, which has none of it.
     said(host, &["parent", "build", &text("mine.toml"), "-o", &text("built.ext4")])?;
-    said(host, &["parent", "build", &format!("docker-archive:{}", text("tiny.tar")), "-o", &text("plain.ext4")])?;
+    let archive = format!("docker-archive:{}", text("tiny.tar"));
+    said(host, &["parent", "build", &archive, "-o", &text("plain.ext4")])?;
+    // One command in a VM of it, as published command lines ask for it.
+    let run = ["run", "--quiet", "--image", &archive, "--mem-size-mib", "128", "--", "sh", "-c", "echo $TWO"];
+    ensure!(said(host, &run)? == "two words");
     ensure!(cat(&text("built.ext4"), "/built")? == "1\n" && cat(&text("plain.ext4"), "/built")?.is_empty());
     mends_what_was_damaged(host, &image, &text("again.ext4"))?;
     ensure!(fs::read(text("again.ext4"))? == fs::read(text("plain.ext4"))?, "the same image gives the same disk");
