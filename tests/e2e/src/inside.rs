@@ -14,6 +14,7 @@ use session::Event;
 use types::Dirs;
 use types::progress::Silent;
 
+use crate::finding;
 use crate::host::{Artifacts, Host, INSIDE};
 
 /// Set inside when the native guest runs nowhere else.
@@ -36,18 +37,20 @@ pub(crate) fn has_native_tests() -> bool {
 /// Runs the VM tests inside, those of the native guest too if they run nowhere else; true when all passed.
 #[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
 pub(crate) fn run(host: &Host, native_too: bool) -> Result<bool> {
+    let mut said = Vec::new();
     for _ in 0..DEATHS {
-        match run_once(host, native_too) {
-            Err(error) if Machine::find(&host.dirs)?.is_none() => {
+        match run_once(host, native_too, &mut said) {
+            Err(error) if Machine::find(&host.dirs)?.is_none() && !finding::was_told(&said) => {
                 eprintln!("again: all VM tests, because the emulated host died ({error:#})");
             }
             done => return done,
         }
     }
-    run_once(host, native_too)
+    run_once(host, native_too, &mut said)
 }
 
-fn run_once(host: &Host, native_too: bool) -> Result<bool> {
+/// Once, with all of standard error remembered.
+fn run_once(host: &Host, native_too: bool, said: &mut Vec<u8>) -> Result<bool> {
     let vmm = Program::Vmm.find()?;
     let machine = machine::start(&host.dirs, &Program::Agent.find()?, &Silent).context("the emulated host")?;
     let artifacts = &host.artifacts;
@@ -86,7 +89,10 @@ fn run_once(host: &Host, native_too: bool) -> Result<bool> {
     loop {
         match exec.next_event()? {
             Event::Stdout(bytes) => io::stdout().write_all(&bytes)?,
-            Event::Stderr(bytes) => io::stderr().write_all(&bytes)?,
+            Event::Stderr(bytes) => {
+                io::stderr().write_all(&bytes)?;
+                said.extend(bytes);
+            }
             Event::Exited { status, .. } => return Ok(status.shell_code() == 0),
         }
     }

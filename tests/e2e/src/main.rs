@@ -22,6 +22,7 @@ mod disk;
 mod egress;
 mod exec;
 mod faults;
+mod finding;
 mod fork;
 mod from_image;
 mod host;
@@ -295,16 +296,22 @@ fn name_failures(failures: &[Failure]) -> bool {
     failures.is_empty()
 }
 
-/// Runs a test as often as the host is worth, and says so when once was not enough.
+/// Runs a test as often as the host is worth, and says so when once was not enough. What is found once is not tried again.
 #[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
 fn try_test(name: &str, test: fn(&Host) -> Result<()>, host: &Host, limit: Duration) -> Result<()> {
+    let mut tried = in_time(test, host, limit);
     for _ in 1..host.tries() {
-        match in_time(test, host, limit) {
-            Ok(()) => return Ok(()),
-            Err(error) => eprintln!("again: {name}, which failed: {error:#}"),
+        match &tried {
+            Err(error) if !finding::is_one(error) => eprintln!("again: {name}, which failed: {error:#}"),
+            _ => break,
         }
+        tried = in_time(test, host, limit);
     }
-    in_time(test, host, limit)
+    tried.inspect_err(|error| {
+        if finding::is_one(error) {
+            finding::tell(name, error);
+        }
+    })
 }
 
 /// Runs a test that may hang: then it has failed, and is left behind.

@@ -9,6 +9,7 @@ use types::Tag;
 
 use super::{Taken, one, take};
 use crate::Test;
+use crate::finding::ensure_always;
 use crate::fork::{Children, Parent, Py, Run};
 use crate::host::Host;
 
@@ -47,8 +48,8 @@ fn deep_chains_are_right(host: &Host) -> Result<()> {
     stop_template(&head, &host.dirs)?;
     let children = one(&head, &host.dirs)?;
     for place in (0..links).map(|depth| depth.to_string()) {
-        ensure!(children[0].run(&["recall", &place])? == place, "link {place} of memory");
-        ensure!(children[0].run(&["read", &place])? == place, "link {place} of the disk");
+        ensure_always!(children[0].run(&["recall", &place])? == place, "link {place} of memory is of another");
+        ensure_always!(children[0].run(&["read", &place])? == place, "link {place} of the disk is of another");
     }
     Ok(())
 }

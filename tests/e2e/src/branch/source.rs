@@ -8,6 +8,7 @@ use types::Tag;
 
 use super::{one, take};
 use crate::Test;
+use crate::finding::ensure_always;
 use crate::fork::{Children, Parent, Py};
 use crate::host::{Host, OUTPUT_LIMIT, shell};
 
@@ -37,7 +38,8 @@ fn the_source_goes_on(host: &Host) -> Result<()> {
         let tag: Tag = format!("e2e-source-{number}").parse()?;
         let branch = take(source, &tag, &host.dirs)?;
         let branched = one(&tag, &host.dirs)?;
-        ensure!(branched[0].py("int(value.sum())")? == (4950 + number).to_string(), "the branch is of another instant");
+        let sum = branched[0].py("int(value.sum())")?;
+        ensure_always!(sum == (4950 + number).to_string(), "the branch is of another instant: {sum}");
         ensure!(branched[0].py("client.send(b'x'), peer.recv(1)")? == "(1, b'x')", "its own connections are broken");
         source.py("value[0] += 1")?;
         ensure!(source.py("client.send(b'y'), peer.recv(1)")? == "(1, b'y')", "the source's connections are broken");
@@ -45,7 +47,7 @@ fn the_source_goes_on(host: &Host) -> Result<()> {
     }
     read(&mut exec, &mut said, usize::MAX)?;
     let expected: String = (0..LINES).map(|line| format!("{line}\n")).collect();
-    ensure!(said == expected.as_bytes(), "of {} bytes {} came", expected.len(), said.len());
+    ensure_always!(said == expected.as_bytes(), "of {} bytes {} came", expected.len(), said.len());
     let drift: f64 = source.py("abs((time.time() - began[1]) - (time.monotonic() - began[0]))")?.parse()?;
     ensure!(drift < CLOCK_ERROR.as_secs_f64(), "the clocks drifted apart by {drift} s");
     let before = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
