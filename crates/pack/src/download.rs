@@ -28,6 +28,7 @@ use ureq::http::{HeaderMap, Response};
 use crate::http::{Client, HttpError, broken, expect_success, public, refusal};
 use crate::manifest::Sha256;
 use crate::pace::{Pace, Summed};
+use crate::room;
 
 /// How often in a row nothing may come of it.
 const MAX_FAILURES: u32 = 5;
@@ -35,6 +36,10 @@ const MAX_FAILURES: u32 = 5;
 const MAX_TRIES: u32 = 200;
 const MAX_NOTE: u64 = 64 << 10;
 const CHUNK: usize = 128 << 10;
+/// What is left of a disk for others, whatever a server has to send.
+const RESERVE: u64 = 256 << 20;
+/// How much may come before it is looked at how much room is left.
+const LOOK_EVERY: u64 = 16 << 20;
 
 /// Why a pack did not come.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +68,20 @@ pub enum DownloadError {
         path: PathBuf,
         /// What the system says.
         source: io::Error,
+    },
+    /// There is not enough room.
+    #[error(
+        "what {url} hands out does not fit on the disk of {}: {free} bytes are free, of which {RESERVE} are left to others; \
+         make room, perhaps with `forkd gc`",
+        dir.display()
+    )]
+    Space {
+        /// Who.
+        url: String,
+        /// How much there is.
+        free: u64,
+        /// Where.
+        dir: PathBuf,
     },
     /// Nobody wants it any more.
     #[error("the download was called off; the next one goes on where it was")]
@@ -126,7 +145,11 @@ pub fn download(
     progress: &dyn Progress,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<Downloaded, DownloadError> {
-    let mut download = Download::open(client, url, checked, dir, progress, cancelled)?;
+    run(Download::open(client, url, checked, dir, progress, cancelled)?)
+}
+
+fn run(mut download: Download<'_>) -> Result<Downloaded, DownloadError> {
+    let (client, url) = (download.client, download.url);
     let (mut failures, mut pause) = (0, client.pause);
     for _ in 0..MAX_TRIES {
         let before = download.len;
@@ -157,6 +180,8 @@ struct Download<'a> {
     progress: &'a dyn Progress,
     cancelled: &'a dyn Fn() -> bool,
     stage: Box<dyn Stage>,
+    /// How many bytes are free where it goes.
+    free: fn(&Path) -> io::Result<u64>,
     file: File,
     part: PathBuf,
     note_path: PathBuf,
@@ -186,8 +211,8 @@ impl<'a> Download<'a> {
         }
         let note = read_note(&note_path).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();
-        let stage = Box::new(Silent);
-        Ok(Self { client, url, checked, progress, cancelled, stage, file, part, note_path, note, len })
+        let (stage, free) = (Box::new(Silent), room::free);
+        Ok(Self { client, url, checked, progress, cancelled, stage, free, file, part, note_path, note, len })
     }
 
     /// Asks for what is missing and takes what comes.
@@ -244,12 +269,14 @@ impl<'a> Download<'a> {
         {
             return Err(self.other(format!("it has {total} bytes instead of {size}")));
         }
+        self.has_room(self.note.total.unwrap_or_default().saturating_sub(self.len))?;
         self.stage = self.progress.stage(&format!("Downloading {}", public(self.url)), self.note.total);
         self.stage.advance(self.len);
         let most = self.checked.size.or(self.note.total).unwrap_or(u64::MAX);
         let mut body = answer.into_body().into_with_config().limit(u64::MAX).reader();
         self.file.seek(SeekFrom::Start(self.len)).map_err(self.failed())?;
         let mut chunk = vec![0; CHUNK];
+        let mut looked_at = self.len;
         loop {
             let count = body.read(&mut chunk).map_err(|source| broken(self.url, source))?;
             if count == 0 {
@@ -260,6 +287,10 @@ impl<'a> Download<'a> {
             }
             self.file.write_all(&chunk[..count]).map_err(self.failed())?;
             self.len += count as u64;
+            if self.len - looked_at >= LOOK_EVERY {
+                self.has_room(0)?;
+                looked_at = self.len;
+            }
             self.stage.advance(self.len);
             if (self.cancelled)() {
                 return Err(DownloadError::Cancelled);
@@ -269,6 +300,16 @@ impl<'a> Download<'a> {
             Some(total) if self.len < total => Err(broken(self.url, io::ErrorKind::UnexpectedEof.into()).into()),
             _ => Ok(()),
         }
+    }
+
+    /// Whether so much more can come and others still have room.
+    fn has_room(&self, needed: u64) -> Result<(), DownloadError> {
+        let dir = self.part.parent().unwrap_or(&self.part);
+        let free = (self.free)(dir).map_err(self.failed())?;
+        if needed.saturating_add(RESERVE) > free {
+            return Err(DownloadError::Space { url: public(self.url), free, dir: dir.into() });
+        }
+        Ok(())
     }
 
     /// Compares what has come with what should.
@@ -296,7 +337,9 @@ impl<'a> Download<'a> {
 
     /// What is another one, or finds no room, does not stay. What came in part does.
     fn give_up(self, error: DownloadError) -> Result<Downloaded, DownloadError> {
-        if self.len == 0 || matches!(error, DownloadError::Other { .. } | DownloadError::Keep { .. }) {
+        let useless =
+            matches!(error, DownloadError::Other { .. } | DownloadError::Keep { .. } | DownloadError::Space { .. });
+        if self.len == 0 || useless {
             Downloaded { file: self.file, part: self.part, note: self.note_path }.remove()?;
         }
         Err(error)

@@ -16,6 +16,7 @@ use types::progress::Progress;
 use crate::host::{HostCpu, Unmet};
 use crate::manifest::{Limits, Manifest, Path, shown};
 use crate::read::{ReadError, Sink, read};
+use crate::room;
 
 /// More than any version or kernel's name has.
 const MAX_WORD: usize = 256;
@@ -304,8 +305,7 @@ fn fresh_id() -> Result<String, UnpackError> {
 fn expect_room(store: &Store, needed: u64) -> Result<(), UnpackError> {
     let there = |dir: &&std::path::Path| dir.exists();
     let dir = store.dir().ancestors().find(there).unwrap_or(std::path::Path::new("/"));
-    let stat = rustix::fs::statvfs(dir).map_err(|error| UnpackError::Room { source: error.into() })?;
-    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let free = room::free(dir).map_err(|source| UnpackError::Room { source })?;
     if needed > free {
         return Err(UnpackError::Space { needed, free, dir: dir.into() });
     }

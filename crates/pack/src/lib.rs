@@ -32,6 +32,7 @@ mod pace;
 mod pack;
 mod read;
 mod registry;
+mod room;
 #[cfg(test)]
 mod testing;
 mod upload;

@@ -60,6 +60,7 @@ impl From<DownloadError> for ApiError {
             }
             DownloadError::Http(_) | DownloadError::Other { .. } => Self::conflict(Code::ServerFailed, chain(&error)),
             DownloadError::Busy { .. } | DownloadError::Cancelled => Self::conflict(Code::Busy, chain(&error)),
+            DownloadError::Space { .. } => Self::new(StatusCode::INSUFFICIENT_STORAGE, Code::NoSpace, chain(&error)),
             DownloadError::Keep { .. } => Self::internal(chain(&error)),
         }
     }

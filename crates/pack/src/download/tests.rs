@@ -205,6 +205,34 @@ fn what_the_hub_does_not_list_is_not_kept() {
 }
 
 #[test]
+fn no_server_fills_a_disk() {
+    const ROOM: u64 = 20 << 20;
+    let (place, body) = (Place::new(), body());
+    let get = |url: &str, free| {
+        let checked = Checked::default();
+        let mut download = Download::open(&place.client, url, &checked, place.dir.path(), &Silent, &|| false).unwrap();
+        download.free = free;
+        run(download).unwrap_err()
+    };
+    let (url, _) = serve(vec![whole("\"v1\"", &body, 0)]);
+    let error = get(&url, |_| Ok(RESERVE + 100));
+    assert!(matches!(error, DownloadError::Space { .. }), "{error}");
+    assert_eq!(place.files(), 0);
+    // One that does not say how much there is, and sends for ever.
+    let endless: Script = Box::new(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\netag: \"v1\"\r\n\r\n").unwrap();
+        while stream.write_all(&[7; 1 << 20]).is_ok() {}
+    });
+    let (url, _) = serve(vec![endless]);
+    let error = get(&url, |dir| {
+        let came = fs::read_dir(dir)?.map(|file| Ok(file?.metadata()?.len())).sum::<io::Result<u64>>()?;
+        Ok((RESERVE + ROOM).saturating_sub(came))
+    });
+    assert!(matches!(error, DownloadError::Space { .. }), "{error}");
+    assert_eq!(place.files(), 0);
+}
+
+#[test]
 fn redirects_have_an_end_and_stay_with_http() {
     let place = Place::new();
     let to = |target: &str| answer(&format!("302 Found\r\nlocation: {target}\r\ncontent-length: 0"), b"");
