@@ -20,6 +20,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use proto::control::FromVmm;
+use rustix::io::Errno;
 use virtio::block::{CowDisk, Fresh, Prepared};
 
 use crate::bounded_log;
@@ -35,9 +36,15 @@ use crate::vm::Vm;
 use crate::x86::ready_vcpu::ReadyVcpu;
 use crate::x86::vcpu_state::VcpuStateError;
 
+/// So many descriptors are left to connections: each branch after a write takes one for good, the file of a sealed top.
+const SPARE_DESCRIPTORS: i32 = 256;
+
 /// Why there is no branch.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BranchError {
+    /// It has as many tops as a process can have files.
+    #[error("it was branched as often as it can be; fork its latest branch, and go on there")]
+    Worn,
     /// The files that came with the request.
     #[error("{found} files came with the request to branch, {expected} are needed")]
     Files {
@@ -96,6 +103,9 @@ impl Vm {
         let (Some(listener), Some(log), true) = (files.next(), files.next(), found == expected) else {
             return Err(BranchError::Files { found, expected });
         };
+        if !has_spare_descriptors(&listener).map_err(|source| BranchError::Top { source })? {
+            return Err(BranchError::Worn);
+        }
         let disks = self.prepare(files).map_err(|source| BranchError::Top { source })?;
         let mut stages = Stages::start();
         let frozen = self.capture()?;
@@ -139,6 +149,16 @@ impl Vm {
     }
 }
 
+/// Whether there are more to be had than are left to others. A new one gets the lowest number that is free, so this one has
+/// a number like how many there are; which is the highest the kernel tells only who asks for one beyond it.
+fn has_spare_descriptors(latest: &OwnedFd) -> io::Result<bool> {
+    match rustix::io::fcntl_dupfd_cloexec(latest, latest.as_raw_fd().saturating_add(SPARE_DESCRIPTORS)) {
+        Ok(_) => Ok(true),
+        Err(Errno::INVAL | Errno::MFILE) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Becomes a template, and serves until it is told to stop. In the forked process only.
 pub(crate) fn become_template(source: Running, seed: Seed) -> Result<(), ServeError> {
     let Seed { frozen, listener, log } = seed;
@@ -162,4 +182,37 @@ pub(crate) fn become_template(source: Running, seed: Seed) -> Result<(), ServeEr
     let vcpus = frozen.vcpus.iter().map(ReadyVcpu::of_here).collect::<Result<_, _>>();
     let vcpus = vcpus.map_err(|source| BranchError::Template { source })?;
     template::keep(Held::Vm(Template { kvm, frozen, vcpus, ram, disks, msr_indices, claim }), listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    use super::*;
+
+    /// Run by the test below in a process of its own. By itself it does nothing.
+    #[test]
+    fn process_with_few_descriptors() {
+        if std::env::var_os("VMM_HAS_FEW").is_none() {
+            return;
+        }
+        let latest = OwnedFd::from(File::open("/dev/null").unwrap());
+        let enough = u64::try_from(latest.as_raw_fd() + SPARE_DESCRIPTORS).unwrap() + 1;
+        for (most, expected) in [(enough, true), (enough - 1, false)] {
+            setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..getrlimit(Resource::Nofile) }).unwrap();
+            assert_eq!(has_spare_descriptors(&latest).unwrap(), expected, "of {most}");
+        }
+    }
+
+    #[test]
+    fn the_last_descriptors_are_left_to_others() {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "branch::tests::process_with_few_descriptors", "--test-threads", "1"])
+            .env("VMM_HAS_FEW", "1")
+            .output()
+            .unwrap();
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
+    }
 }
