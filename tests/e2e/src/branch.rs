@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! torn        many branches of a guest that notices when an instant was torn
+//! stall       for how long its source does not run
 //! source      what the branched sandbox notices
 //! chain       branches of branches, and what each of them stores
 //! packs       to another store and back to life, over a server
@@ -16,6 +17,7 @@ mod hub;
 pub(crate) mod keeping;
 pub(crate) mod packs;
 pub(crate) mod source;
+pub(crate) mod stall;
 pub(crate) mod torn;
 
 use anyhow::Result;

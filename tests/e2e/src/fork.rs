@@ -21,6 +21,7 @@ pub(crate) mod limits;
 pub(crate) mod shared;
 pub(crate) mod state;
 pub(crate) mod stored;
+pub(crate) mod wide;
 
 pub(crate) use children::{Children, Py, Run};
 pub(crate) use limits::groups;

@@ -108,7 +108,6 @@ const USUAL: Suite = Suite {
     ],
     native: &[
         branch::packs::NATIVE_TESTS,
-        branch::torn::NATIVE_TESTS,
         branch::chain::NATIVE_TESTS,
         branch::keeping::NATIVE_TESTS,
         branch::full::NATIVE_TESTS,
@@ -116,9 +115,10 @@ const USUAL: Suite = Suite {
         fork::deaths::NATIVE_TESTS,
         fork::stored::NATIVE_TESTS,
         fork::shared::NATIVE_TESTS,
+        fork::wide::NATIVE_TESTS,
         faults::NATIVE_TESTS,
     ],
-    lone_native: &[fork::deaths::LONE_NATIVE_TESTS],
+    lone_native: &[fork::deaths::LONE_NATIVE_TESTS, branch::torn::NATIVE_TESTS, branch::stall::NATIVE_TESTS],
 };
 
 /// What takes long: clients that others publish, requests that a program makes up, images, hostile ones too, package

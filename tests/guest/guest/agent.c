@@ -1,5 +1,6 @@
 #include "agent.h"
 #include "command.h"
+#include "cpus.h"
 #include "disk.h"
 #include "program.h"
 #include "toil.h"
@@ -175,6 +176,7 @@ bool agent_serve(unsigned connection)
 void start(void)
 {
     machine_start();
+    cpus_start();
     command_prepare();
     disk_start();
     program_prepare();

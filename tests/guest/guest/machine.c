@@ -1,8 +1,6 @@
 #include "machine.h"
 
-#define LOCAL_APIC 0xfee00000u
 #define IOAPIC 0xfec00000u
-#define VECTOR 0x20
 #define CODE_SEGMENT 0x10
 #define INTERRUPT_GATE 0x8e
 #define PORT_PANIC 0x505
@@ -30,16 +28,12 @@ struct gate {
     uint32_t high, reserved;
 };
 
-static struct gate gates[VECTOR + 1];
+static struct gate gates[VECTOR_WAKE + 1];
 static bool timer_is_set;
 
-/* entry.S: where an interrupt goes on. */
+/* entry.S and cpus.S: where an interrupt goes on. */
 void awake(void);
-
-static volatile uint32_t *apic(unsigned offset)
-{
-    return (volatile uint32_t *)(uintptr_t)(LOCAL_APIC + offset);
-}
+void cpu_awake(void);
 
 static void ioapic(uint32_t index, uint32_t value)
 {
@@ -52,10 +46,14 @@ static void out(uint16_t port, uint8_t value)
     __asm__ volatile("outb %0, %1" ::"a"(value), "Nd"(port));
 }
 
-void machine_start(void)
+static void lead_to(unsigned vector, void entry(void))
 {
-    uintptr_t entry = (uintptr_t)awake;
-    gates[VECTOR] = (struct gate){(uint16_t)entry, CODE_SEGMENT, 0, INTERRUPT_GATE, (uint16_t)(entry >> 16), 0, 0};
+    uintptr_t at = (uintptr_t)entry;
+    gates[vector] = (struct gate){(uint16_t)at, CODE_SEGMENT, 0, INTERRUPT_GATE, (uint16_t)(at >> 16), 0, 0};
+}
+
+void machine_start_cpu(void)
+{
     struct __attribute__((packed)) {
         uint16_t limit;
         uint64_t base;
@@ -63,6 +61,13 @@ void machine_start(void)
     __asm__ volatile("lidt %0" ::"m"(table) : "memory");
     *apic(SPURIOUS) = APIC_ON;
     *apic(PIN_0) = MASKED; /* there is an old interrupt controller that nobody has set up */
+}
+
+void machine_start(void)
+{
+    lead_to(VECTOR, awake);
+    lead_to(VECTOR_WAKE, cpu_awake);
+    machine_start_cpu();
     *apic(TIMER) = VECTOR;
     *apic(TIMER_DIVIDE) = DIVIDE_BY_ONE;
 }

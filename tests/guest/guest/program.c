@@ -1,5 +1,6 @@
 #include "program.h"
 #include "agent.h"
+#include "cpus.h"
 #include "disk.h"
 #include "toil.h"
 #include "vsock.h"
@@ -151,9 +152,31 @@ static void run_toil(const struct call *call)
     toil_begin();
 }
 
+static void say_number(const struct call *call, uint64_t number)
+{
+    uint8_t bytes[20];
+    struct text text = {bytes, digits(number, bytes)};
+    say_words(call, &text, 1);
+}
+
 static void run_check(const struct call *call)
 {
-    exited(call, toil_is_whole() ? 0 : 1);
+    enum toil seen = toil_look();
+    say_number(call, toil_rounds());
+    exited(call, seen);
+}
+
+static void run_gap(const struct call *call)
+{
+    say_number(call, ticks());
+    say_number(call, toil_gap());
+    exited(call, 0);
+}
+
+static void run_nproc(const struct call *call)
+{
+    say_number(call, cpus_count());
+    exited(call, 0);
 }
 
 static void run_hostname(const struct call *call)
@@ -175,7 +198,8 @@ static const struct {
     {TEXT("yes"), run_yes},           {TEXT("remember"), run_remember}, {TEXT("recall"), run_recall},
     {TEXT("write"), run_write},       {TEXT("read"), run_read},         {TEXT("fill"), run_fill},
     {TEXT("toil"), run_toil},         {TEXT("check"), run_check},       {TEXT("hostname"), run_hostname},
-    {TEXT("printenv"), run_printenv},
+    {TEXT("printenv"), run_printenv}, {TEXT("gap"), run_gap},
+    {TEXT("nproc"), run_nproc},
 };
 
 run_t *program_find(struct text name)

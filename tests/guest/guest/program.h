@@ -11,7 +11,10 @@
  *     remember PLACE WORD   keeps a word in memory; `recall PLACE` says it
  *     write BLOCK WORD      keeps a word on the disk; `read BLOCK` says it
  *     fill MIB              writes to each page of so much memory
- *     toil                  works in memory and on the disk until a signal; `check` fails if that was ever torn
+ *     toil                  works in memory and on the disk until a signal; `check` says how many rounds
+ *                           that was, and fails if it was ever torn
+ *     gap                   says the time, and for how long nothing was toiled at most since somebody asked, in ticks
+ *     nproc                 says how many CPUs there are
  *     hostname              says who the VM is
  *     printenv NAME         says a variable that came with the renewal
  */

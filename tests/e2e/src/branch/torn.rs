@@ -10,6 +10,7 @@ use types::Tag;
 
 use super::{Taken, log, one, take};
 use crate::Test;
+use crate::finding::ensure_always;
 use crate::fork::{Children, Parent, Run};
 use crate::host::{Host, Sh, argv, shell};
 
@@ -19,10 +20,12 @@ pub(crate) const NATIVE_TESTS: &[Test] = &[("branch::none_of_many_is_torn", none
 /// How many branches are taken, unless [`COUNT`] says how many: as many as do not make everybody wait.
 const BRANCHES: usize = 6;
 const NATIVE_BRANCHES: usize = 200;
-/// Of these, one in so many is stored and forked from the store.
-const STORED_EVERY: usize = 5;
+/// One in so many is also forked from the store.
+const FORKED_FROM_STORE_EVERY: usize = 5;
 /// The variable that asks for more.
 const COUNT: &str = "FORKD_E2E_BRANCHES";
+/// What the native guest ends with when it found something else than it left.
+const TORN: i32 = 1;
 /// How many rounds a branch must live through: in the first it may have been in the middle, in the second it looks at
 /// everything that was there at the instant.
 const ROUNDS: u64 = 2;
@@ -41,20 +44,19 @@ fn none_is_torn(host: &Host) -> Result<()> {
     let source = Children::fork(host, parent, 1)?;
     let source = &source[0];
     start(source, &host.torture_guest)?;
-    let mut taken = Taken::new(&host.dirs);
     let mut noticed = Vec::new();
     for number in 0..how_many(BRANCHES)? {
-        let tag = tag_of(number)?;
-        let (stall_us, (pause_us, branch)) = stall_while(source, || {
+        let (tag, mut taken) = (tag_of(number)?, Taken::new(&host.dirs));
+        let (stall_us, pause_us) = stall_while(source, || {
             let branch = take(source, &tag, &host.dirs)?;
             let pause_us = branch.pause_us();
-            // What is written is so while the source runs on.
-            let kept = number % STORED_EVERY == 0;
-            Ok((pause_us, if kept { taken.keep(branch).map(|_| None)? } else { Some(branch) }))
+            // It is written while the source runs on.
+            taken.keep(branch)?;
+            Ok(pause_us)
         })?;
         let start_us = goes_on(&one(&tag, &host.dirs)?[0]).with_context(|| format!("the live branch {number}"))?;
         noticed.push(Noticed { pause_us, stall_us, start_us });
-        if branch.is_none() {
+        if number % FORKED_FROM_STORE_EVERY == 0 {
             stop_template(&tag, &host.dirs)?;
             goes_on(&one(&tag, &host.dirs)?[0]).with_context(|| format!("the stored branch {number}"))?;
         }
@@ -63,27 +65,39 @@ fn none_is_torn(host: &Host) -> Result<()> {
     notices_no_more(&noticed)
 }
 
-/// The same of a guest that is alone with its memory and its disk, and never rests.
+/// The same of a guest that is alone with its memory and its disk, and whose CPUs never rest but to wake each other.
 fn none_of_many_is_torn(host: &Host) -> Result<()> {
-    let source = Children::fork(host, Parent::Native, 1)?;
+    let source = Children::fork(host, Parent::NativeWide, 1)?;
+    ensure!(source[0].run(&["nproc"])? == "4");
     let mut toil = source[0].exec(&argv(&["toil"]))?;
-    let mut taken = Taken::new(&host.dirs);
+    let mut rounds = 0;
     for number in 0..how_many(NATIVE_BRANCHES)? {
-        let tag = tag_of(number)?;
+        let (tag, mut taken) = (tag_of(number)?, Taken::new(&host.dirs));
         let branch = take(&source[0], &tag, &host.dirs)?;
-        one(&tag, &host.dirs)?[0].run(&["check"]).with_context(|| format!("the live branch {number}"))?;
-        if number % STORED_EVERY == 0 {
+        let toiled = is_whole(&one(&tag, &host.dirs)?[0]).with_context(|| format!("the live branch {number}"))?;
+        ensure!(toiled > rounds, "the source does not toil: {toiled} rounds in branch {number}");
+        rounds = toiled;
+        if number % FORKED_FROM_STORE_EVERY == 0 {
             taken.keep(branch)?;
             stop_template(&tag, &host.dirs)?;
-            one(&tag, &host.dirs)?[0].run(&["check"]).with_context(|| format!("the stored branch {number}"))?;
+            is_whole(&one(&tag, &host.dirs)?[0]).with_context(|| format!("the stored branch {number}"))?;
         }
     }
-    source[0].run(&["check"]).context("the source")?;
+    is_whole(&source[0]).context("the source")?;
     toil.control().signal(Signal::TERM.as_raw())?;
     let ended = toil.next_event()?;
     let expected = Event::Exited { status: ExitStatus::Signal(Signal::TERM.as_raw()), timed_out: false };
     ensure!(ended == expected, "it did not toil to the end: {ended:?}");
     Ok(())
+}
+
+/// Has the native guest look at what it toiled over; for how many rounds it did so.
+pub(crate) fn is_whole(child: &Child) -> Result<u64> {
+    let looked = child.output(&argv(&["check"]), &[])?;
+    let code = looked.status.shell_code();
+    ensure_always!(code != TORN, "it is torn");
+    ensure!(code == 0, "it says {code}: one of its CPUs does not go on");
+    Ok(String::from_utf8(looked.stdout)?.trim_end().parse()?)
 }
 
 fn how_many(usual: usize) -> Result<usize> {
@@ -160,6 +174,7 @@ fn goes_on(child: &Child) -> Result<u64> {
          sleep 0.02; i=$((i + 1)); done; cat {STATUS}; [ $i -lt {TRIES} ] || cat /root/torture.log"
     );
     let said = child.sh(&script)?;
+    ensure_always!(!said.starts_with("torn"), "it is {said}");
     ensure!(said.starts_with("rounds ") && !said.contains('\n'), "it does not go on: {said}");
     stall_us(&said)
 }

@@ -50,6 +50,8 @@ pub(crate) enum Parent {
     Tiny,
     /// No Linux at all, and a [`WORD`] that its memory and its disk keep.
     Native,
+    /// The same with four vCPUs.
+    NativeWide,
 }
 
 impl Parent {
@@ -60,6 +62,7 @@ impl Parent {
             Self::Wide => "e2e-wide",
             Self::Tiny => "e2e-tiny",
             Self::Native => "e2e-native",
+            Self::NativeWide => "e2e-native-wide",
         };
         Ok(name.parse()?)
     }
@@ -82,8 +85,11 @@ impl Parent {
             }
             Self::Wide => ("4", with_python, WarmUp { command: Some(GREEDY_HOOK.into()), ..WarmUp::default() }),
             Self::Tiny => ("1", tiny, WarmUp::default()),
-            Self::Native => {
-                let spec = host.native_files()?.snapshot_spec(self.tag()?);
+            Self::Native | Self::NativeWide => {
+                let mut spec = host.native_files()?.snapshot_spec(self.tag()?);
+                if self == Self::NativeWide {
+                    spec.boot.vcpus = "4".parse()?;
+                }
                 return Ok(SnapshotSpec { existing: Existing::Replace, ..spec });
             }
         };
