@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
+use api::Code;
 use clap::Args;
+use client::ClientError;
 use pack::{Checked, Client, Package, download, find};
 use types::Dirs;
 
@@ -18,7 +20,7 @@ Examples:
   FORKD_HUB_URL=https://example.org/registry.json forkd pull me/pyagent@v2 --tag mine
 
 The download comes here and goes on to the daemon, which may have another view of the network. What was downloaded in \
-part is kept, and the next pull goes on from there.";
+part is kept, and the next pull goes on from there; what the daemon refuses is not kept.";
 
 /// Downloads a snapshot that was packed, and unpacks it
 #[derive(Debug, Args)]
@@ -46,9 +48,18 @@ pub(crate) fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
     }
     let downloaded = download(&client, &url, &checked, &dirs.cache.join("packs"), &*progress, &|| false)?;
     let file = downloaded.file.try_clone().context("cannot read what was downloaded")?;
-    args.how.send(file, &args.daemon.client()?, &*progress)?;
-    downloaded.remove()?;
-    Ok(ExitCode::SUCCESS)
+    let sent = args.how.send(file, &args.daemon.client()?, &*progress);
+    if sent.as_ref().map_or_else(is_refused, |()| true) {
+        downloaded.remove()?;
+    }
+    sent.map(|()| ExitCode::SUCCESS)
+}
+
+/// Whether the daemon would refuse the same bytes again, so that they are better downloaded anew.
+fn is_refused(error: &anyhow::Error) -> bool {
+    let code = error.downcast_ref::<ClientError>().and_then(ClientError::code);
+    let code = code.and_then(|code| serde_json::from_value(code.into()).ok());
+    matches!(code, Some(Code::BadPack | Code::SnapshotUnusable))
 }
 
 impl PullArgs {

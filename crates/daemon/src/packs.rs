@@ -84,7 +84,8 @@ impl Unpacking {
     }
 }
 
-/// Gets a pack from a server and unpacks it. What came of it in part is kept for the next who asks for it.
+/// Gets a pack from a server and unpacks it. What came of it in part is kept for the next who asks for it, and so is what
+/// came and has no place; what is bad, or for another host, is not: the next one would be refused the same.
 pub(crate) fn pull(app: &App, asked: &PullPack, job: &Job) -> Result<Vec<Unpacked>, ApiError> {
     let how = Unpacking::new(asked.tag.as_deref(), asked.force)?;
     let _room = app.packs.enter()?;
@@ -93,9 +94,12 @@ pub(crate) fn pull(app: &App, asked: &PullPack, job: &Job) -> Result<Vec<Unpacke
     let cancelled = || job.is_cancelled();
     let downloads = app.dirs.cache.join("packs");
     let mut downloaded = pack::download(&client, &url, &checked, &downloads, job.progress(), &cancelled)?;
-    let installed = how.unpack(app, &mut downloaded.file, job.progress(), &cancelled)?;
-    downloaded.remove()?;
-    Ok(installed)
+    let installed = how.unpack(app, &mut downloaded.file, job.progress(), &cancelled);
+    let kept = installed.as_ref().is_err_and(|error| !matches!(error.code, Code::BadPack | Code::SnapshotUnusable));
+    if !kept {
+        downloaded.remove()?;
+    }
+    installed
 }
 
 /// The address, and what is known of what is there.

@@ -149,6 +149,23 @@ fn the_daemon_gets_packs_from_servers_and_hands_them_over() {
 }
 
 #[test]
+fn a_bad_pack_is_downloaded_anew_and_one_without_a_place_is_not() {
+    let world = World::open();
+    let (good, downloads) = (packed(&world), || world.get("/v1/store/garbage")["downloads"].as_array().unwrap().len());
+    let mut bad = good.clone();
+    let middle = bad.len() / 2;
+    bad[middle] ^= 1;
+    let pull = |server: &str, tag: &str| {
+        world.ask("POST", "/v1/packs/pull", Some(json!({ "source": format!("{server}/p"), "tag": tag })))
+    };
+    assert_eq!(pull(&server(bad, PIECE), "bad").code(400), "bad_pack");
+    assert_eq!(downloads(), 0);
+    world.ask("POST", "/v1/snapshots/base/compact", Some(json!({ "to": "other" }))).expect(200);
+    assert_eq!(pull(&server(good, PIECE), "other").code(409), "snapshot_exists");
+    assert_eq!(downloads(), 1);
+}
+
+#[test]
 fn who_watches_and_leaves_calls_it_off() {
     let world = World::open();
     // Long enough to be left in the midst of it; what it is does not matter.
