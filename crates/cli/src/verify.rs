@@ -17,7 +17,8 @@ Examples:
   forkd verify                 all snapshots
   forkd verify pyagent         one, and what it is made of
 
-Every byte is read. The exit code is 1 when something is damaged.";
+Every byte in the store is read. A snapshot that was booted here also needs the disk image it was booted from, in the cache; \
+of that, only the length and the time of its last change are compared. The exit code is 1 when something is damaged.";
 
 /// Reads snapshots and compares them with what was written
 #[derive(Debug, Args)]
