@@ -47,6 +47,10 @@ struct Told {
     memory_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     disk_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diff_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diff_physical_bytes: Option<u64>,
 }
 
 impl From<SnapshotInfo> for Told {
@@ -59,6 +63,8 @@ impl From<SnapshotInfo> for Told {
             pause_ms: info.pause_ms.unwrap_or_default(),
             memory_bytes: info.memory_own_bytes,
             disk_bytes: info.disk_own_bytes,
+            diff_ms: info.diff_ms,
+            diff_physical_bytes: info.diff_physical_bytes,
         }
     }
 }
@@ -102,10 +108,19 @@ impl BranchArgs {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// How it is called only matters for what is told; a diff is told when it is written, so somebody has to wait for it.
+    const fn mode(&self) -> BranchMode {
+        match (self.full, self.diff && !self.no_wait) {
+            (true, _) => BranchMode::Full,
+            (false, true) => BranchMode::Diff,
+            (false, false) => BranchMode::Live,
+        }
+    }
+
     fn asked(&self, tag: Option<&Tag>) -> BranchSandbox {
         BranchSandbox {
             tag: tag.map(ToString::to_string),
-            mode: Some(if self.full { BranchMode::Full } else { BranchMode::Live }),
+            mode: Some(self.mode()),
             wait: !self.no_wait,
             ..BranchSandbox::default()
         }
@@ -131,9 +146,23 @@ mod tests {
             pause_ms: 1.5,
             memory_bytes: Some(8192),
             disk_bytes: Some(0),
+            diff_ms: Some(2.5),
+            diff_physical_bytes: None,
         };
         let text = told.text();
         assert!(text.starts_with("tag: b\ndir: /d/b\nbranched_from: sb-1\nstatus: ready\npause_ms: 1.500\n"), "{text}");
-        assert_eq!(serde_json::to_value(&told).unwrap()["status"], "ready");
+        let json = serde_json::to_value(&told).unwrap();
+        assert_eq!(
+            (&json["status"], &json["diff_ms"], json.get("diff_physical_bytes")),
+            (&"ready".into(), &2.5.into(), None)
+        );
+    }
+
+    #[test]
+    fn a_diff_is_asked_for_as_one_unless_nobody_waits() {
+        let mode = |diff, full, no_wait| BranchArgs { diff, full, no_wait, ..BranchArgs::default() }.mode();
+        assert_eq!(mode(true, false, false), BranchMode::Diff);
+        assert_eq!(mode(true, false, true), BranchMode::Live);
+        assert_eq!((mode(false, false, false), mode(false, true, true)), (BranchMode::Live, BranchMode::Full));
     }
 }
