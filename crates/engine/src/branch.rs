@@ -84,14 +84,14 @@ pub enum BranchError {
     #[error(transparent)]
     Died(#[from] Death),
     /// What it was forked from is not in the store any more.
-    #[error(
-        "sandbox {id} was forked from `{tag}`, which was removed or replaced since; what was never stored cannot be built on"
-    )]
+    #[error("sandbox {id} was forked from `{tag}`, which was removed or replaced since; {}", advice(*known))]
     Orphan {
         /// Which sandbox.
         id: String,
         /// Its snapshot.
         tag: Tag,
+        /// Enough is known of that to store all of the sandbox.
+        known: bool,
     },
     /// The snapshot it builds on was never written.
     #[error("`{tag}`, on which it builds, could not be written: {reason}")]
@@ -154,13 +154,35 @@ pub enum BranchError {
     },
 }
 
+const fn advice(known: bool) -> &'static str {
+    if known { "store all of it with --full" } else { "what was never stored cannot be built on" }
+}
+
+/// What a sandbox was forked from.
+#[derive(Debug)]
+enum Below {
+    /// It is in the store.
+    Stored(Snapshot),
+    /// It is not any more, and this is what the sandbox knows of it.
+    Gone(Box<Manifest>),
+}
+
+impl Below {
+    fn manifest(&self) -> &Manifest {
+        match self {
+            Self::Stored(snapshot) => snapshot.manifest(),
+            Self::Gone(manifest) => manifest,
+        }
+    }
+}
+
 /// A branch that can be forked, and is not stored yet. Dropped, it is gone, its template included.
 #[derive(Debug)]
 pub struct Branch {
     tag: Tag,
     parent: Parent,
     /// What the parent is, if that was written already.
-    below: Option<Snapshot>,
+    below: Option<Below>,
     extent: Extent,
     pause_us: u64,
     /// What the sandbox may connect to: so may what is made of the branch.
@@ -182,9 +204,12 @@ pub fn branch(spec: BranchSpec, dirs: &Dirs) -> Result<Branch, BranchError> {
     let parent = Parent { tag: child.tag().clone(), id: child.snapshot().to_owned() };
     let id = || child.id().to_owned();
     let below = match store.status(&parent.tag) {
-        Ok(Status::Ready(snapshot)) if snapshot.manifest().id == parent.id => Some(snapshot),
+        Ok(Status::Ready(snapshot)) if snapshot.manifest().id == parent.id => Some(Below::Stored(snapshot)),
         Ok(Status::Writing(intent)) if intent.id == parent.id => None,
-        Ok(_) | Err(StoreError::Unknown { .. }) => return Err(BranchError::Orphan { id: id(), tag: parent.tag }),
+        Ok(_) | Err(StoreError::Unknown { .. }) => match (extent, child.base()) {
+            (Extent::Full, Some(base)) => Some(Below::Gone(Box::new(base.clone()))),
+            (_, base) => return Err(BranchError::Orphan { id: id(), tag: parent.tag, known: base.is_some() }),
+        },
         Err(error) => return Err(error.into()),
     };
     // Said at once where it can be: from then on nobody removes what it lies on.

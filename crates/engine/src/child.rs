@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use proto::control::{CONSOLE, CONTROL, Condition, ControlSocket, LOG, STATE, VSOCK, Violation, VmUid};
 use serde::{Deserialize, Serialize};
+use store::Manifest;
 use types::{Dirs, Tag};
 
 use crate::cgroup::{self, Hits, Limits, MemoryLimit};
@@ -25,6 +26,8 @@ use crate::{caller, console};
 const RECORD: &str = "vm.json";
 /// More than any record of ours holds.
 const MAX_RECORD: u64 = 16 << 10;
+/// What is known of a snapshot and needs more room than this is not written down for each child.
+pub(crate) const MAX_BASE: usize = 8 << 10;
 
 /// What is written down about a child.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +51,9 @@ pub(crate) struct RecordV1 {
     /// How many of its disks it writes to.
     #[serde(default)]
     pub(crate) tops: u8,
+    /// What is known of its snapshot without the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) base: Option<Box<Manifest>>,
 }
 
 /// What ended a child, where the host knows.
@@ -241,6 +247,11 @@ impl Child {
     /// How many of its disks it writes to.
     pub(crate) const fn tops(&self) -> u8 {
         self.record.tops
+    }
+
+    /// What is known of its snapshot, without its layers, though that be gone.
+    pub(crate) fn base(&self) -> Option<&Manifest> {
+        self.record.base.as_deref()
     }
 
     /// Whether it has a control group.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use proto::control::{CONTROL, Outfit, STATE, VmUid};
 use rustix::fs::FlockOperation;
-use store::Parent;
+use store::{Manifest, Parent};
 
 use crate::caller;
 use crate::cgroup::{self, Limits};
@@ -30,6 +30,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) uid: Option<VmUid>,
     /// How many of its disks it writes to.
     pub(crate) tops: u8,
+    /// What is to be known of its snapshot when that is gone.
+    pub(crate) base: Option<&'a Manifest>,
 }
 
 /// A directory for a child that is not ready yet.
@@ -56,9 +58,9 @@ impl ChildDir {
         let state = new_state(&path).map_err(|source| VmDirError::Io { path: path.clone(), source })?;
         let created_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let (tag, snapshot) = (parent.tag.clone(), parent.id.clone());
-        let Wanted { limits, has_group, owner, uid, tops } = wanted;
-        let owner = owner.map(str::to_owned);
-        let record = RecordV1 { id, tag, snapshot, created_unix_ms, limits, has_group, owner, uid, tops };
+        let Wanted { limits, has_group, owner, uid, tops, base } = wanted;
+        let (owner, base) = (owner.map(str::to_owned), base.cloned().map(Box::new));
+        let record = RecordV1 { id, tag, snapshot, created_unix_ms, limits, has_group, owner, uid, tops, base };
         let made = Self { child: Child::new(record, path.clone()), state, kept: false };
         made.child.write_record().map_err(|source| VmDirError::Io { path, source })?;
         Ok(made)

@@ -26,13 +26,13 @@ use std::time::{Duration, Instant};
 use net::Egress;
 use proto::control::{ChildDescriptor, ControlSocket, Lifetime};
 use session::{Metadata, Variables};
-use store::{Parent, Status, Store};
+use store::{Manifest, Parent, Status, Store};
 use types::{Dirs, Tag};
 
 use crate::admission::admit;
 use crate::cancel::Cancel;
 use crate::cgroup::{Groups, Limits};
-use crate::child::Child;
+use crate::child::{Child, MAX_BASE};
 use crate::childdir::{ChildDir, Wanted};
 use crate::cores::Cores;
 use crate::network::{Granted, Networks};
@@ -158,12 +158,20 @@ pub fn fork_on(spec: &ForkSpec, networks: Option<&Networks<'_>>, dirs: &Dirs) ->
     let usual = networks.map(|_| usual_egress(&spec.tag, &status)).transpose()?.flatten();
     // Before anything is started: a limit that cannot be held is an error.
     let groups = groups(&spec.children, dirs)?;
+    let base = known(&status);
     let template = template_of_status(&spec.tag, status, dirs, begun + spec.limit, spec.cancel.as_ref())?;
     let granted = match networks {
         Some(networks) => networks.grant(spec.children.len(), usual)?,
         None => Vec::new(),
     };
-    fork_from(template, groups.as_ref(), granted, spec, dirs, begun)
+    fork_from(template, base.as_ref(), groups.as_ref(), granted, spec, dirs, begun)
+}
+
+/// What is to be known of a snapshot when it is gone. One that is being written has nothing to tell yet.
+fn known(status: &Status) -> Option<Manifest> {
+    let Status::Ready(snapshot) = status else { return None };
+    let known = snapshot.manifest().without_layers()?;
+    serde_json::to_vec(&known).is_ok_and(|text| text.len() <= MAX_BASE).then_some(known)
 }
 
 /// Whether the guest has a network card. A branch has one if its sandbox has, also while it is being written.
@@ -187,6 +195,7 @@ fn usual_egress(tag: &Tag, status: &Status) -> Result<Option<Egress>, ForkError>
 
 fn fork_from(
     template: Template,
+    base: Option<&Manifest>,
     groups: Option<&Groups>,
     granted: Vec<Granted>,
     spec: &ForkSpec,
@@ -195,7 +204,8 @@ fn fork_from(
 ) -> Result<Forked, ForkError> {
     let mut timings = ForkTimings { template_us: micros(begun), ..ForkTimings::default() };
     let parent = Parent { tag: spec.tag.clone(), id: template.snapshot.clone() };
-    let slots = slots(&template, &parent, groups, granted, spec, dirs)?;
+    let base = base.filter(|base| base.id == parent.id);
+    let slots = slots(&template, &parent, base, groups, granted, spec, dirs)?;
     // With the groups of all that are asked for at this moment: whoever else looks sees these, too.
     admit(spec.children.iter().filter(|child| child.limits.memory.is_none()).count())?;
     timings.directories_us = micros(begun);
@@ -208,6 +218,7 @@ fn fork_from(
 fn slots(
     template: &Template,
     parent: &Parent,
+    base: Option<&Manifest>,
     groups: Option<&Groups>,
     granted: Vec<Granted>,
     spec: &ForkSpec,
@@ -225,6 +236,7 @@ fn slots(
         owner: child.owner.as_deref(),
         uid: user(number),
         tops: template.tops,
+        base,
     });
     let wanted: Vec<_> = wanted.collect();
     let made = ChildDir::create_many(&dirs.run, parent, &wanted)?;

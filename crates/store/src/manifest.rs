@@ -178,6 +178,15 @@ impl Manifest {
         self.expect_room().is_ok()
     }
 
+    /// The same with nothing in it that is stored: what it is, and the images under its disks. That is enough to store all
+    /// of a sandbox of it when it is gone itself. `None` where layers stand for images, for they go with it.
+    #[must_use]
+    pub fn without_layers(&self) -> Option<Self> {
+        let bare = |disk: &DiskRef| Some(DiskRef { image: Some(disk.image.clone()?), layers: Vec::new(), ..*disk });
+        let disks = self.disks.iter().map(bare).collect::<Option<_>>()?;
+        Some(Self { memory_layers: Vec::new(), disks, ..self.clone() })
+    }
+
     /// How it is named by those that descend from it.
     #[must_use]
     pub fn as_parent(&self) -> Parent {

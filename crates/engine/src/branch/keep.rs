@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use store::{Described, Manifest, Snapshot, Staged, Status, Store};
 
-use super::{Branch, BranchError};
+use super::{Below, Branch, BranchError};
 use crate::cancel::Cancel;
 use crate::console;
 use crate::hearing::{Waited, hear};
@@ -52,7 +52,7 @@ pub(super) fn write(branch: &mut Branch, staged: &mut Staged, cancel: Option<&Ca
         None => {
             let below = parent(branch, cancel)?;
             staged.lay(branch.extent.under(below.manifest()))?;
-            below
+            Below::Stored(below)
         }
     };
     match write_over(&below, branch, staged, cancel) {
@@ -66,12 +66,15 @@ pub(super) fn write(branch: &mut Branch, staged: &mut Staged, cancel: Option<&Ca
 }
 
 fn write_over(
-    below: &Snapshot,
+    below: &Below,
     branch: &Branch,
     staged: &Staged,
     cancel: Option<&Cancel>,
 ) -> Result<Written, BranchError> {
-    let lower = if staged.lies_on_memory() { below.memory_files()? } else { Vec::new() };
+    let lower = match below {
+        Below::Stored(below) if staged.lies_on_memory() => below.memory_files()?,
+        Below::Stored(_) | Below::Gone(_) => Vec::new(),
+    };
     let extent = match u8::try_from(lower.len()).ok().and_then(LayerCount::new) {
         Some(memory_layers) => control::Extent::Diff { memory_layers },
         None => control::Extent::Full,

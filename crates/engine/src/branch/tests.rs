@@ -86,6 +86,21 @@ fn a_full_branch_needs_nobody_and_names_nobody() {
 }
 
 #[test]
+fn a_sandbox_whose_snapshot_is_gone_can_be_stored_in_full() {
+    let world = World::new();
+    let child = sandbox(&world, "obeys");
+    remove_snapshot(&world.tag, Removal::Force, &world.dirs).unwrap();
+    let error = take(&world, child.clone(), Extent::Diff).unwrap_err();
+    assert!(matches!(error, BranchError::Orphan { known: true, .. }), "{error:?}");
+    assert!(error.to_string().ends_with("--full"), "{error}");
+    let kept = take(&world, child, Extent::Full).unwrap().keep(None).unwrap();
+    let manifest = kept.snapshot.manifest();
+    assert_eq!((manifest.memory_layers.len(), &manifest.parent, manifest.depth()), (1, &None, 0));
+    kept.snapshot.files().unwrap();
+    remove_snapshot(&name(), Removal::Plain, &world.dirs).unwrap();
+}
+
+#[test]
 fn a_template_that_fails_at_first_is_noticed_at_once() {
     let world = World::new();
     let error = take(&world, sandbox(&world, "dies-branched"), Extent::Diff).unwrap_err();
