@@ -160,7 +160,7 @@ fn check(world: &World) -> Result<()> {
     for id in &ids {
         ensure!(daemon.exec(id, &["hostname"])? == *id, "{id} is somebody else");
     }
-    // A branch that was taken goes on being written without the daemon.
+    // One that was being written when the daemon was killed is failed by now; others may be under way.
     let written = || snapshots(world).is_ok_and(|all| all.iter().all(|one| one["status"] != "writing"));
     wait_until("the end of all writing", LIMIT, written)?;
     for one in snapshots(world)?.iter().filter(|one| one["status"] == "ready") {
