@@ -13,7 +13,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Test;
-use crate::host::Host;
+use crate::host::{Artifacts, Host};
 use crate::world::{Traces, vmms_of, wait_until};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -90,7 +90,7 @@ fn an_agent_that_never_answers_is_given_up(host: &Host) -> Result<()> {
     write_initramfs(initramfs.as_file(), &std::env::current_exe()?)?;
     let mut command = host.with(|artifacts| artifacts.initramfs = initramfs.path().into()).forkd_run();
     command.args(["--boot-timeout", "15", "--", "true"]);
-    fails_saying(&mut command, &["did not answer within 15 s", "console"])?;
+    fails_saying(&mut command, &["did not answer within 15 s", "Run /init as init process"])?;
     Ok(())
 }
 
@@ -136,13 +136,28 @@ fn a_forbidden_kvm_is_told(host: &Host) -> Result<()> {
     std::os::unix::fs::chown(&home, Some(NOBODY), Some(NOBODY))?;
     let kvm = fs::metadata("/dev/kvm")?.permissions().mode();
     ensure!(kvm & 0o7 == 0, "/dev/kvm is open to everybody here (mode {kvm:o})");
-    let mut command = Command::new(dir.path().join("forkd"));
-    command.uid(NOBODY).gid(NOBODY).env("FORKD_HOME", &home).env("FORKD_PLACE", "local").env_remove("FORKD_VMM");
-    command.env_remove("FORKD_BIN").stdin(Stdio::null()).arg("doctor");
-    let output = command.output()?;
+    let as_nobody = |words: &[&str]| {
+        let mut command = Command::new(dir.path().join("forkd"));
+        command.uid(NOBODY).gid(NOBODY).env("FORKD_HOME", &home).env("FORKD_PLACE", "local").env_remove("FORKD_VMM");
+        command.env_remove("FORKD_BIN").stdin(Stdio::null()).args(words);
+        command
+    };
+    let output = as_nobody(&["doctor"]).output()?;
     let stdout = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.code() == Some(1), "{:?}: {stdout}", output.status);
     ensure!(stdout.contains("Permission denied") && stdout.contains("kvm"), "{stdout}");
+    let mut run = as_nobody(&["run"]);
+    // Files that anybody may read.
+    let Artifacts { kernel, initramfs, .. } = &host.artifacts;
+    let image = dir.path().join("image");
+    File::create(&image)?.set_len(1 << 20)?;
+    for (flag, from) in [("--kernel", kernel), ("--initramfs", initramfs)] {
+        let readable = dir.path().join(flag);
+        fs::copy(from, &readable)?;
+        fs::set_permissions(&readable, PermissionsExt::from_mode(0o644))?;
+        run.arg(flag).arg(readable);
+    }
+    fails_saying(run.arg("--image").arg(image).args(["--", "true"]), &["/dev/kvm", "Permission denied"])?;
     Ok(())
 }
 

@@ -24,6 +24,11 @@ const DEPTH: &str = "FORKD_E2E_DEPTH";
 const LINK_BYTES: u64 = (FILLED_MIB + 1) << 20;
 const FILLED_MIB: u64 = 1;
 
+/// What a link of a small package has at most: so many times its memory are in the whole chain, and so much is on its disk,
+/// file system and caches of the interpreter included.
+const OWN_SHARE: u64 = 2;
+const PACKAGE_BYTES: u64 = 8 << 20;
+
 fn deep_chains_are_right(host: &Host) -> Result<()> {
     let mut taken = Taken::new(&host.dirs);
     let mut children = Children::fork(host, Parent::Native, 1)?;
@@ -85,6 +90,11 @@ fn packages_stack(host: &Host) -> Result<()> {
     }
     let info: Value = serde_json::from_str(&forkd(host, &["snapshot-info", below.as_str(), "--json"])?)?;
     ensure!(info["chain_depth"] == 2 && info["parent_tag"] == "e2e-with-first", "{info}");
+    // A link has what its command has touched, and no copy of what is below it.
+    let number = |name: &str| info[name].as_u64().with_context(|| format!("{name}: {info}"));
+    let (memory, disk) = (number("memory_own_bytes")?, number("disk_own_bytes")?);
+    ensure!(0 < memory && memory * OWN_SHARE < number("memory_physical_bytes")?, "{info}");
+    ensure!(0 < disk && disk < PACKAGE_BYTES, "{info}");
     let children = one(&below, &host.dirs)?;
     ensure!(children[0].py("import first, second; first.value, second.value")? == "(1, 2)");
     let failing = run(host, &["snapshot-diff", "--from", below.as_str(), "--tag", "e2e-never", "--exec", "false"])?;
