@@ -28,7 +28,10 @@ static struct {
 static volatile uint64_t rounds;
 /* What goes to the disk, and what comes back: only the device writes there. */
 static union block sent;
-static volatile union block landed __attribute__((aligned(PAGE)));
+static volatile union {
+    union block block;
+    uint8_t page[PAGE];
+} landing __attribute__((aligned(PAGE)));
 static uint64_t last_ticks, longest_gap;
 
 static volatile uint64_t *page(unsigned cpu, unsigned number)
@@ -96,8 +99,9 @@ bool toil_round(void)
         return true;
     uint64_t round = write_pages(0);
     sent.round = round;
-    bool kept = landed.round == round - 1 && transfer(DISK_WRITE, round, &sent) && landed.round == round - 1;
-    if (!kept || !transfer(DISK_READ, round, &landed) || landed.round != round)
+    bool moved = landing.block.round == round - 1 && transfer(DISK_WRITE, round, &sent);
+    moved = moved && landing.block.round == round - 1 && transfer(DISK_READ, round, &landing.block);
+    if (!moved || landing.block.round != round)
         torn = true;
     finish(0, round);
     return true;
@@ -126,7 +130,7 @@ enum toil toil_look(void)
     uint64_t done = workers[0].done;
     if (!become_level())
         return STUCK;
-    if (torn || landed.round != done || rounds != done * cpus_count())
+    if (torn || landing.block.round != done || rounds != done * cpus_count())
         return TORN;
     for (unsigned cpu = 0; cpu < cpus_count(); cpu++)
         for (unsigned number = 0; number < PAGES; number++)

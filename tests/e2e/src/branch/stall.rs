@@ -44,6 +44,7 @@ struct Noticed {
     otherwise: u64,
 }
 
+#[expect(clippy::cast_precision_loss, reason = "a minute has fewer than 2^53 ticks")]
 fn only_the_pause_is_noticed(host: &Host) -> Result<()> {
     let source = Children::fork(host, Parent::Native, 1)?;
     let source = &source[0];
