@@ -97,12 +97,8 @@ pub(crate) async fn observe(
 
 async fn admit(app: &App, needed: Option<Scope>, headers: HeaderMap, door: Door) -> Result<Option<Identity>, Response> {
     let Some(needed) = needed else { return Ok(None) };
-    // A token is looked up in the registry, which blocks.
-    let admitted = if headers.contains_key(header::AUTHORIZATION) {
-        app.verb(move |app| app.auth.admit(&headers, door, needed, &app.registry)).await
-    } else {
-        app.auth.admit(&headers, door, needed, &app.registry)
-    };
+    // Whether there are tokens is asked of the registry, also when none is brought, and that blocks.
+    let admitted = app.verb(move |app| app.auth.admit(&headers, door, needed, &app.registry)).await;
     admitted.map(Some).map_err(IntoResponse::into_response)
 }
 

@@ -31,6 +31,8 @@ mod ports;
 #[cfg(test)]
 mod processes;
 #[cfg(test)]
+mod registry;
+#[cfg(test)]
 mod sandboxes;
 #[cfg(test)]
 mod sessions;

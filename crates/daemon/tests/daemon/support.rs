@@ -200,6 +200,11 @@ impl World {
         self.ask("POST", path, Some(body)).expect(status).json()
     }
 
+    /// The registry's file, as nobody but the daemon should have it.
+    pub(crate) fn registry(&self) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.dirs.data.join("registry.db")).unwrap()
+    }
+
     /// So many sandboxes; their ids.
     pub(crate) fn spawn(&self, count: usize) -> Vec<String> {
         let made = self.post("/v1/sandboxes", json!({ "snapshot_tag": "base", "n": count }), 201);

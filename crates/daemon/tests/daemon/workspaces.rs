@@ -84,11 +84,6 @@ fn one_whose_sandbox_ends_is_stale() {
     );
 }
 
-/// The registry's file, as nobody but the daemon should have it.
-fn registry(world: &World) -> rusqlite::Connection {
-    rusqlite::Connection::open(world.dirs.data.join("registry.db")).unwrap()
-}
-
 fn tags(world: &World) -> Vec<serde_json::Value> {
     world.get("/v1/snapshots").as_array().unwrap().iter().map(|one| one["tag"].clone()).collect()
 }
@@ -103,7 +98,7 @@ fn a_suspend_that_was_cut_short_leaves_no_state_behind() {
     world.take_snapshot("ws-w-state");
     engine::open(sandbox, &world.dirs).unwrap().pause().unwrap();
     let sql = "INSERT INTO branches (tag, sandbox, workspace, started_unix) VALUES ('ws-w-state', ?, 'w', 1)";
-    registry(&world).execute(sql, [sandbox]).unwrap();
+    world.registry().execute(sql, [sandbox]).unwrap();
     world.start();
     assert_eq!(tags(&world), ["base"]);
     assert_eq!(world.get("/v1/workspaces/w"), made);
@@ -117,13 +112,13 @@ fn a_state_is_ready_and_the_workspaces_at_the_same_instant_or_never() {
     let made = world.post("/v1/workspaces", json!({ "name": "w", "snapshot_tag": "base" }), 201);
     let sandbox = made["live_sandbox_id"].as_str().unwrap();
     let trigger = "CREATE TRIGGER no BEFORE UPDATE OF state_tag ON workspaces BEGIN SELECT RAISE(ABORT, 'no'); END";
-    registry(&world).execute_batch(trigger).unwrap();
+    world.registry().execute_batch(trigger).unwrap();
     let failed = world.ask("POST", "/v1/workspaces/w/suspend", Some(json!({})));
     assert_eq!(failed.code(500), "internal");
     assert_eq!(tags(&world), ["base"], "what is nobody's is not left");
     assert_eq!(world.get("/v1/workspaces/w"), made);
     assert!(!engine::open(sandbox, &world.dirs).unwrap().is_paused());
-    registry(&world).execute_batch("DROP TRIGGER no").unwrap();
+    world.registry().execute_batch("DROP TRIGGER no").unwrap();
     let put_away = world.post("/v1/workspaces/w/suspend", json!({}), 200);
     assert_eq!(put_away["current_state_tag"], "ws-w-state");
     let told = world.stream("GET", "/v1/events?since=0", None).take_until("workspace.suspended");
@@ -137,10 +132,10 @@ fn what_fails_after_a_suspend_undoes_nothing_of_it() {
     // From the change on that makes it the state, what is known about the snapshot cannot be read.
     let trigger = "CREATE TRIGGER broken AFTER UPDATE OF state_tag ON workspaces
                    BEGIN UPDATE snapshots SET labels = '{' WHERE tag = NEW.state_tag; END";
-    registry(&world).execute_batch(trigger).unwrap();
+    world.registry().execute_batch(trigger).unwrap();
     let put_away = world.post("/v1/workspaces/w/suspend", json!({}), 200);
     assert_eq!((&put_away["status"], &put_away["current_state_tag"]), (&json!("suspended"), &json!("ws-w-state")));
-    registry(&world).execute_batch("DROP TRIGGER broken; UPDATE snapshots SET labels = '{}'").unwrap();
+    world.registry().execute_batch("DROP TRIGGER broken; UPDATE snapshots SET labels = '{}'").unwrap();
     assert_eq!(tags(&world), ["base", "ws-w-state"]);
     assert_eq!(world.post("/v1/workspaces/w/resume", json!({}), 200)["status"], "running");
 }
@@ -151,7 +146,7 @@ fn what_is_about_to_be_a_state_cannot_be_removed() {
     world.post("/v1/workspaces", json!({ "name": "w", "snapshot_tag": "base" }), 201);
     world.take_snapshot("ws-w-state");
     let sql = "INSERT INTO branches (tag, sandbox, workspace, started_unix) VALUES ('ws-w-state', 'sb-1', 'w', 1)";
-    registry(&world).execute(sql, []).unwrap();
+    world.registry().execute(sql, []).unwrap();
     for query in ["", "?force=true", "?cascade=true"] {
         let refused = world.ask("DELETE", &format!("/v1/snapshots/ws-w-state{query}"), None);
         assert_eq!(refused.code(409), "snapshot_in_use", "{query}");
