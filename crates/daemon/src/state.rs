@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -77,6 +78,8 @@ pub(crate) struct Inner {
     pub(crate) packs: Packs,
     /// Requests about to come that somebody wants to watch.
     pub(crate) watches: Watches,
+    /// How much long work is under way.
+    pub(crate) jobs: AtomicUsize,
     /// One for each branch that may be written now.
     pub(crate) branch_slots: Arc<Semaphore>,
     pub(crate) branch_cap: u32,
@@ -133,6 +136,7 @@ impl App {
             clients: Clients::default(),
             packs: Packs::default(),
             watches: Watches::default(),
+            jobs: AtomicUsize::new(0),
             branch_slots: Arc::new(Semaphore::new(usize::try_from(branch_cap).unwrap_or(usize::MAX >> 3))),
             branch_cap,
             cores: config.cores,
@@ -178,6 +182,7 @@ impl Inner {
         let writes = self.branch_slots.available_permits() < usize::try_from(self.branch_cap).unwrap_or(usize::MAX);
         if self.idle.is_none_or(|idle| self.clients.absent() < idle)
             || writes
+            || self.jobs.load(Ordering::Relaxed) > 0
             || self.spawns.over() < self.spawns.next()
         {
             return false;

@@ -14,6 +14,7 @@ mod relay;
 mod tell;
 mod watch;
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::extract::FromRequestParts;
@@ -49,7 +50,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Watched {
     }
 }
 
-/// Work under way, as the verb sees it.
+/// Work under way, as the verb sees it. A daemon that has some is not idle, whether anybody waits for it or not.
 #[derive(Debug)]
 pub(crate) struct Job {
     app: App,
@@ -57,7 +58,18 @@ pub(crate) struct Job {
     cancel: Cancel,
 }
 
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.app.jobs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Job {
+    fn begin(app: &App, board: Board, cancel: Cancel) -> Self {
+        app.jobs.fetch_add(1, Ordering::Relaxed);
+        Self { app: app.clone(), board, cancel }
+    }
+
     /// Where its stages are told.
     pub(crate) fn progress(&self) -> &dyn Progress {
         &self.board
@@ -94,7 +106,7 @@ impl App {
     {
         let cancel = Cancel::new().map_err(|error| ApiError::internal(format!("no event descriptor: {error}")))?;
         let board = Board::default();
-        let job = Job { app: self.clone(), board: board.clone(), cancel: cancel.clone() };
+        let job = Job::begin(self, board.clone(), cancel.clone());
         let app = self.clone();
         let mut done =
             Box::pin(

@@ -1,6 +1,6 @@
 //! A daemon that ends by itself, and what it says of itself.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{World, wait_until};
 
@@ -33,4 +33,21 @@ fn it_ends_when_nobody_needs_it_and_not_before() {
     drop(events);
     wait_until("its end", || daemon.try_wait().unwrap().is_some());
     assert!(daemon.wait().unwrap().success() && !world.socket().exists());
+}
+
+#[test]
+fn work_that_nobody_waits_for_is_done_all_the_same() {
+    let mut world = World::open();
+    assert_eq!(world.stop_daemon(), Some(0));
+    let mut daemon = world.command(&["--socket-only", "--idle-secs", "1"]).spawn().unwrap();
+    wait_until("a daemon that listens", || std::os::unix::net::UnixStream::connect(world.socket()).is_ok());
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let source = format!("http://{}/p", server.local_addr().unwrap());
+    let asked = world.stream("POST", "/v1/packs/pull", Some(json!({ "source": source, "tag": "x" })));
+    let (download, _) = server.accept().unwrap();
+    drop(asked);
+    outlast_idleness();
+    assert!(daemon.try_wait().unwrap().is_none(), "it has something to do");
+    drop((download, server));
+    wait_until("its end", || daemon.try_wait().unwrap().is_some());
 }
