@@ -19,6 +19,7 @@ mod body;
 mod booting;
 mod branching;
 mod budget;
+mod busy;
 mod clients;
 mod config;
 mod cookies;

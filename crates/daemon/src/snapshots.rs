@@ -11,6 +11,9 @@ use crate::error::{ApiError, chain};
 use crate::registry::{BranchRow, Facts, NO_LANGUAGE};
 use crate::state::App;
 
+/// The kind of thing that is not to be disturbed.
+pub(crate) const KIND: &str = "snapshot";
+
 /// A snapshot of which nothing else is known.
 fn bare(tag: &str, status: SnapshotStatus) -> SnapshotInfo {
     SnapshotInfo {
@@ -176,12 +179,14 @@ pub(crate) fn warm_language(app: &App, tag: &str) -> Option<&'static str> {
 /// Removes a snapshot. What was branched through the daemon without being chained stays, whole as it is; other snapshots
 /// that are made of it keep it from going, unless it is said what shall become of them.
 pub(crate) fn remove(app: &App, tag: &Tag, removal: Removal) -> Result<Vec<Tag>, ApiError> {
+    let mut alone = vec![app.busy.alone(KIND, tag.as_str())?];
     refuse_if_awaited(app, tag)?;
     if removal != Removal::Force {
         refuse_if_needed(app, tag)?;
     }
     if removal == Removal::Cascade {
         for descendant in Store::new(&app.dirs).descendants(tag)? {
+            alone.push(app.busy.alone(KIND, descendant.as_str())?);
             refuse_if_awaited(app, &descendant)?;
             refuse_if_needed(app, &descendant)?;
         }

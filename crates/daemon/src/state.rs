@@ -1,9 +1,8 @@
 //! What all routes share.
 
-use std::collections::HashSet;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use api::{Code, EventKind, SandboxStatus};
@@ -15,6 +14,7 @@ use types::Dirs;
 use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::budget::Budget;
+use crate::busy::Busy;
 use crate::clients::Clients;
 use crate::config::Config;
 use crate::denials::Denials;
@@ -88,7 +88,7 @@ pub(crate) struct Inner {
     /// Becomes true when the daemon is about to end: streams without an end of their own end then.
     pub(crate) stopping: watch::Sender<bool>,
     /// What somebody does something with that nobody may disturb.
-    busy: Mutex<HashSet<String>>,
+    pub(crate) busy: Busy,
 }
 
 impl Deref for App {
@@ -96,19 +96,6 @@ impl Deref for App {
 
     fn deref(&self) -> &Inner {
         &self.0
-    }
-}
-
-/// The right to do something that nobody may disturb; gives it back when dropped.
-#[derive(Debug)]
-pub(crate) struct Undisturbed {
-    app: App,
-    name: String,
-}
-
-impl Drop for Undisturbed {
-    fn drop(&mut self) {
-        self.app.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.name);
     }
 }
 
@@ -141,7 +128,7 @@ impl App {
             branch_cap,
             cores: config.cores,
             stopping: watch::Sender::new(false),
-            busy: Mutex::default(),
+            busy: Busy::default(),
         }))
     }
 
@@ -163,16 +150,6 @@ impl App {
         }
         let message = format!("the daemon is about to end: {}", error.message);
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Code::Stopping, message)
-    }
-
-    /// The right to do something with this alone.
-    pub(crate) fn undisturbed(&self, kind: &str, name: &str) -> Result<Undisturbed, ApiError> {
-        let key = format!("{kind} {name}");
-        if self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone()) {
-            return Ok(Undisturbed { app: self.clone(), name: key });
-        }
-        let message = format!("somebody does something with {kind} `{name}` right now; try again");
-        Err(ApiError::conflict(Code::Busy, message))
     }
 }
 

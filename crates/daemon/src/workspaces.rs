@@ -35,12 +35,15 @@ impl App {
     pub(crate) fn create_workspace(&self, asked: CreateWorkspace) -> Result<Workspace, ApiError> {
         let CreateWorkspace { name, snapshot_tag, memory_limit_mib, limits, env, .. } = asked;
         check_name(&name)?;
-        let _undisturbed = self.undisturbed(KIND, &name)?;
+        let _undisturbed = self.busy.alone(KIND, &name)?;
         if self.registry.workspace(&name)?.is_some() {
             return Err(ApiError::conflict(Code::WorkspaceExists, format!("there is a workspace `{name}` already")));
         }
+        let tag = parse_tag(&snapshot_tag)?;
+        // Without it the workspace could not be suspended. Once that is known, it keeps its base itself.
+        let _base = self.busy.together(snapshots::KIND, tag.as_str())?;
         let spawn = Spawn {
-            tag: parse_tag(&snapshot_tag)?,
+            tag,
             children: vec![New {
                 env: variables(env.clone())?,
                 limits: checked(&limits, memory_limit_mib)?,
@@ -86,7 +89,7 @@ impl App {
     /// Keeps its state and ends its sandbox.
     pub(crate) fn suspend(&self, name: &str) -> Result<Workspace, ApiError> {
         self.workspace(name)?;
-        let _undisturbed = self.undisturbed(KIND, name)?;
+        let _undisturbed = self.busy.alone(KIND, name)?;
         let before = self.workspace(name)?;
         let (WorkspaceStatus::Running, Some(sandbox)) = (before.status, &before.sandbox) else {
             let message = format!("workspace `{name}` does not run; it is {}", before.status.as_str());
@@ -119,7 +122,7 @@ impl App {
     /// Forks its state.
     pub(crate) fn resume(&self, name: &str) -> Result<Workspace, ApiError> {
         self.workspace(name)?;
-        let _undisturbed = self.undisturbed(KIND, name)?;
+        let _undisturbed = self.busy.alone(KIND, name)?;
         let before = self.workspace(name)?;
         if before.status == WorkspaceStatus::Running {
             let message = format!("workspace `{name}` runs already");
@@ -153,7 +156,7 @@ impl App {
     /// Ends its sandbox and removes its state.
     pub(crate) fn delete_workspace(&self, name: &str) -> Result<(), ApiError> {
         self.workspace(name)?;
-        let _undisturbed = self.undisturbed(KIND, name)?;
+        let _undisturbed = self.busy.alone(KIND, name)?;
         let before = self.workspace(name)?;
         self.registry.change(|change| change.remove_workspace(name))?;
         if let Some(sandbox) = &before.sandbox {

@@ -29,7 +29,7 @@ pub(super) async fn resume(State(app): State<App>, Name(id): Name) -> Result<Api
 fn change(app: &App, id: &str, wanted: SandboxStatus) -> Result<Sandbox, ApiError> {
     let (known, child) = app.living(id)?;
     // That of a workspace stands still while it is suspended, and has to.
-    let _undisturbed = known.workspace.as_deref().map(|name| app.undisturbed("workspace", name)).transpose()?;
+    let _undisturbed = known.workspace.as_deref().map(|name| app.busy.alone("workspace", name)).transpose()?;
     if wanted == SandboxStatus::Paused {
         child.pause()?;
     } else {

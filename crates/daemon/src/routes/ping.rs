@@ -78,7 +78,7 @@ async fn known_numpy(app: &App, known: Sandbox) -> String {
 
 /// Asks, unless somebody does, and notes the answer.
 async fn ask_numpy(app: App, id: String) -> Result<String, ApiError> {
-    let _alone = app.undisturbed("the numpy of sandbox", &id)?;
+    let _alone = app.busy.alone("the numpy of sandbox", &id)?;
     let late = |_| ApiError::internal("it said nothing");
     let said = tokio::time::timeout(numpy::LIMIT + GRACE, app.ask(&id, numpy::ask)).await.map_err(late)??;
     let version = said.ok_or_else(|| ApiError::internal("it said something else"))?;

@@ -153,3 +153,27 @@ fn what_is_about_to_be_a_state_cannot_be_removed() {
     }
     assert_eq!(tags(&world).len(), 2);
 }
+
+#[test]
+fn what_a_workspace_is_being_made_of_cannot_be_removed() {
+    let world = World::open();
+    let id = world.spawn(1).remove(0);
+    let pid = world.get(&format!("/v1/sandboxes/{id}"))["pid"].as_i64().unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let template = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().parse().unwrap();
+    let template = rustix::process::Pid::from_raw(template).unwrap();
+    let signal = |signal| rustix::process::kill_process(template, signal).unwrap();
+    signal(rustix::process::Signal::STOP);
+    let body = |name: &str| json!({ "name": name, "snapshot_tag": "base" });
+    let mut making = world.stream("POST", "/v1/workspaces", Some(body("a")));
+    wait_until("its sandbox is begun", || world.homes().len() == 2);
+    for query in ["", "?force=true"] {
+        assert_eq!(world.ask("DELETE", &format!("/v1/snapshots/base{query}"), None).code(409), "busy", "{query}");
+    }
+    let mut other = world.stream("POST", "/v1/workspaces", Some(body("b")));
+    signal(rustix::process::Signal::CONT);
+    making.until("201 Created");
+    other.until("201 Created");
+    assert_eq!(world.ask("DELETE", "/v1/snapshots/base", None).code(409), "snapshot_in_use");
+    world.post("/v1/workspaces/a/suspend", json!({}), 200);
+}
