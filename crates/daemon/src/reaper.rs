@@ -59,11 +59,9 @@ fn watch(app: &App, stopped: &Receiver<()>) {
 /// Ends those whose time is up.
 pub(crate) fn end_expired(app: &App) -> Result<(), ApiError> {
     for expired in app.registry.expired(now_unix())? {
-        // Ending others takes a while, in which somebody may have let it live longer.
-        if !app.registry.is_expired(&expired.id, now_unix())? {
-            continue;
-        }
-        let _ending = app.ends.begin(&expired.id);
+        // Ending others takes a while, in which somebody may have let it live longer. From here on nobody can.
+        let begin = || app.ends.begin(&expired.id);
+        let Some(_ending) = app.registry.if_expired(&expired.id, now_unix(), begin)? else { continue };
         if let Err(error) = end(app, &expired.id) {
             log::error!("the time of sandbox {} is up, but {}", expired.id, error.message);
             continue;

@@ -149,11 +149,17 @@ impl Registry {
         Ok(statement.query_map([now], read)?.collect::<Result<_, _>>()?)
     }
 
-    /// Whether it lives and its time is up.
-    pub(crate) fn is_expired(&self, id: &str, now: u64) -> Result<bool, RegistryError> {
+    /// Does something if it lives and its time is up; no change happens meanwhile.
+    pub(crate) fn if_expired<T>(
+        &self,
+        id: &str,
+        now: u64,
+        then: impl FnOnce() -> T,
+    ) -> Result<Option<T>, RegistryError> {
         let connection = self.lock();
         let sql = "SELECT EXISTS (SELECT 1 FROM sandboxes WHERE id = ? AND expires_unix <= ? AND status <> 'gone')";
-        Ok(connection.prepare_cached(sql)?.query_row(rusqlite::params![id, now], |row| row.get(0))?)
+        let is_expired: bool = connection.prepare_cached(sql)?.query_row(params![id, now], |row| row.get(0))?;
+        Ok(is_expired.then(then))
     }
 
     /// Living ones of workspaces that have let go of them.

@@ -17,7 +17,7 @@ use crate::error::ApiError;
 use crate::forking::memory_of;
 use crate::registry::{Before, Filter, Sandbox};
 use crate::spawn::{Spawn, check_labels, expiry};
-use crate::state::App;
+use crate::state::{App, is_gone};
 
 /// The longest key that is taken.
 const MAX_KEY: usize = 256;
@@ -243,8 +243,14 @@ fn change(app: &App, id: &str, patch: &PatchSandbox) -> Result<Sandbox, ApiError
     let expires = patch.ttl_secs.map(|ttl| ttl.map(expiry).transpose()).transpose()?;
     patch.labels.as_ref().map(check_labels).transpose()?;
     app.living(id)?;
-    app.registry.change(|change| change.renew_sandbox(id, expires, patch.labels.as_ref()))?;
-    look_at(app, id)
+    // One that is being ended is not let live longer, and nobody can begin to end it while this is asked.
+    let renewed = app
+        .registry
+        .change(|change| Ok(!app.ends.has(id) && change.renew_sandbox(id, expires, patch.labels.as_ref())?))?;
+    if renewed {
+        return look_at(app, id);
+    }
+    Err(app.living(id).err().unwrap_or_else(|| is_gone(id, "somebody ended it")))
 }
 
 #[cfg(test)]

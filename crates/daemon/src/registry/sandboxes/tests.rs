@@ -131,3 +131,18 @@ fn a_batch_costs_the_same_however_many_there_are() {
     assert!(registry.sandbox("sb-7000").unwrap().is_some());
     assert!(steps.load(Ordering::Relaxed) - before <= 1, "one is found without looking at all");
 }
+
+#[test]
+fn nobody_lets_it_live_longer_while_its_end_is_begun() {
+    let (_dir, registry) = registry();
+    let mortal = Sandbox { expires_unix: Some(10), ..sandbox(0, &[]) };
+    registry.change(|change| change.add_sandbox(&mortal)).unwrap();
+    let is_alone = || registry.connection.try_lock().is_err();
+    assert_eq!(registry.if_expired(&mortal.id, 9, is_alone).unwrap(), None);
+    assert_eq!(registry.if_expired(&mortal.id, 10, is_alone).unwrap(), Some(true));
+    assert!(registry.change(|change| change.renew_sandbox(&mortal.id, Some(Some(20)), None)).unwrap());
+    assert_eq!(registry.if_expired(&mortal.id, 10, is_alone).unwrap(), None);
+    registry.change(|change| change.end_sandbox(&mortal.id, EventKind::SandboxExpired, "x")).unwrap();
+    assert_eq!(registry.if_expired(&mortal.id, 30, is_alone).unwrap(), None, "it ended before");
+    assert!(!registry.change(|change| change.renew_sandbox(&mortal.id, Some(None), None)).unwrap());
+}
