@@ -41,10 +41,9 @@ pub(super) async fn events(
     let header = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     // Before the registry is looked at, so that nothing falls in between.
     let live = app.registry.listen();
-    let since = match query.since.or(header) {
-        Some(since) => since,
-        None => app.verb(|app| Ok(app.registry.last_event()?)).await?,
-    };
+    let last = app.verb(|app| Ok(app.registry.last_event()?)).await?;
+    // An id that is yet to come is of a registry that was there before this one: what comes from now on is new.
+    let since = query.since.or(header).map_or(last, |since| since.min(last));
     let (say, events) = mpsc::channel(BACKLOG);
     tokio::spawn(async move { tell(app, live, since, say).await });
     Ok(Sse::new(ReceiverStream::new(events).map(Ok::<_, Infallible>)).keep_alive(KeepAlive::default()))

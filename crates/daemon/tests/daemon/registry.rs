@@ -47,3 +47,14 @@ fn a_registry_that_is_slow_keeps_only_those_waiting_who_need_it() {
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
 }
+
+#[test]
+fn who_has_seen_more_than_there_is_hears_what_comes() {
+    let world = World::open();
+    let kept = world.spawn(1).remove(0);
+    let mut live = world.stream("GET", "/v1/events?since=5000", None);
+    live.until("text/event-stream");
+    world.ask("DELETE", &format!("/v1/sandboxes/{kept}"), None).expect(204);
+    let told = live.take_until("event: sandbox.killed");
+    assert!(!told.contains("sandbox.ready"), "and not what was before: {told}");
+}
