@@ -6,6 +6,8 @@ use super::{Change, Registry, RegistryError};
 
 /// How long an answer is kept, in seconds.
 const KEPT_SECS: u64 = 24 * 60 * 60;
+/// How much of them is kept. With more than that, the oldest go earlier.
+const KEPT_BYTES: u64 = 256 << 20;
 
 /// What is known about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,8 +68,24 @@ impl Registry {
 impl Change<'_> {
     /// How it was answered, for all who ask again.
     pub(crate) fn answer_key(&mut self, token: &str, key: &str, status: u16, body: &str) -> Result<(), RegistryError> {
-        let sql = "UPDATE idempotency SET status = ?, body = ? WHERE token = ? AND key = ?";
-        self.tx.prepare_cached(sql)?.execute(params![status, body, token, key])?;
+        self.answer_key_within(KEPT_BYTES, (token, key), status, body)
+    }
+
+    fn answer_key_within(
+        &mut self,
+        kept_bytes: u64,
+        (token, key): (&str, &str),
+        status: u16,
+        body: &str,
+    ) -> Result<(), RegistryError> {
+        // Each has the length of all up to it, so that nobody needs to add them up.
+        let sql = "SELECT coalesce(max(bytes_until), 0) FROM idempotency WHERE bytes_until IS NOT NULL";
+        let before: u64 = self.tx.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+        let until = before.saturating_add(body.len() as u64);
+        let sql = "UPDATE idempotency SET status = ?, body = ?, bytes_until = ? WHERE token = ? AND key = ?";
+        self.tx.prepare_cached(sql)?.execute(params![status, body, until, token, key])?;
+        let sql = "DELETE FROM idempotency WHERE bytes_until < ?";
+        self.tx.prepare_cached(sql)?.execute([until.saturating_sub(kept_bytes)])?;
         Ok(())
     }
 }
@@ -91,5 +109,19 @@ mod tests {
         assert_eq!(take("t", "k", b"1"), Before::Answered { status: 201, body: "[]".into() }, "it was answered");
         registry.release_all_keys().unwrap();
         assert_eq!(take("u", "k", b"2"), Before::Nothing, "it may be tried again");
+    }
+
+    #[test]
+    fn no_more_is_kept_than_there_is_room_for() {
+        let (_dir, registry) = registry();
+        for key in ["old", "new", "newer"] {
+            assert_eq!(registry.take_key("t", key, b"1").unwrap(), Before::Nothing);
+            registry.change(|change| change.answer_key_within(7, ("t", key), 201, "1234")).unwrap();
+        }
+        let is_kept = |key| registry.take_key("t", key, b"1").unwrap() != Before::Nothing;
+        assert_eq!(["newer", "new", "old"].map(is_kept), [true, true, false]);
+        let sql = "EXPLAIN QUERY PLAN DELETE FROM idempotency WHERE created_unix < 1";
+        let plan: String = registry.lock().query_row(sql, [], |row| row.get("detail")).unwrap();
+        assert!(plan.contains("idempotency_by_time"), "{plan}");
     }
 }

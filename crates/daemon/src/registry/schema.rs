@@ -112,6 +112,11 @@ ALTER TABLE sandboxes DROP COLUMN warm;
     "
 ALTER TABLE sandboxes ADD COLUMN pids_limited INTEGER NOT NULL DEFAULT 0;
 ",
+    "
+ALTER TABLE idempotency ADD COLUMN bytes_until INTEGER;
+CREATE INDEX idempotency_by_time ON idempotency (created_unix);
+CREATE INDEX idempotency_by_bytes ON idempotency (bytes_until) WHERE bytes_until IS NOT NULL;
+",
 ];
 
 /// Takes the steps that the file has not taken yet, each whole or not at all.

@@ -105,7 +105,7 @@ fn filter(query: Vec<(String, String)>) -> Result<(Filter, bool), ApiError> {
 /// Forks a snapshot: all of the sandboxes, or none. They are ready when this is answered.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = CreateSandboxes,
     params(("idempotency-key" = Option<String>, Header,
-        description = "The same key with the same body within a day gets the same answer")),
+        description = "The same key with the same body within a day gets the same answer; 256 MiB of them are kept")),
     responses((status = 201, body = [SandboxInfo]), Failures))]
 pub(super) async fn create(
     State(app): State<App>,
