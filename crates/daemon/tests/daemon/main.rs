@@ -39,4 +39,6 @@ mod sessions;
 #[cfg(test)]
 mod support;
 #[cfg(test)]
+mod tls;
+#[cfg(test)]
 mod workspaces;

@@ -28,27 +28,40 @@ pub(crate) struct World {
     log: Arc<Mutex<String>>,
     port: u16,
     with_token: bool,
+    /// What else it is told.
+    words: Vec<String>,
 }
 
 impl World {
     /// A daemon that is open to this host.
     pub(crate) fn open() -> Self {
-        Self::new(false)
+        Self::new(false, |_| Vec::new())
     }
 
     /// A daemon that wants a token.
     pub(crate) fn closed() -> Self {
-        Self::new(true)
+        Self::closed_with(|_| Vec::new())
     }
 
-    fn new(with_token: bool) -> Self {
+    /// The same, told something more that is about its home.
+    pub(crate) fn closed_with(words: impl FnOnce(&Path) -> Vec<String>) -> Self {
+        Self::new(true, words)
+    }
+
+    /// A daemon that is open to this host, and is told something more.
+    pub(crate) fn open_with(words: &[&str]) -> Self {
+        Self::new(false, |_| words.iter().map(ToString::to_string).collect())
+    }
+
+    fn new(with_token: bool, words: impl FnOnce(&Path) -> Vec<String>) -> Self {
         // Short, because sockets' paths are.
         let home = tempfile::Builder::new().prefix("fd").tempdir().unwrap();
         let dirs = Dirs::under(home.path());
         fs::write(home.path().join("image"), [0; 4096]).unwrap();
         fs::write(home.path().join("token"), format!("{TOKEN}\n")).unwrap();
         symlink(built("scripted-vmm-of-daemon"), home.path().join("obeys")).unwrap();
-        let mut world = Self { home, dirs, daemon: None, log: Arc::default(), port: 0, with_token };
+        let words = words(home.path());
+        let mut world = Self { home, dirs, daemon: None, log: Arc::default(), port: 0, with_token, words };
         world.take_snapshot("base");
         world.start();
         world
@@ -112,7 +125,7 @@ impl World {
     /// The daemon's command line.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(built("serve"));
-        command.args(words).env_clear();
+        command.args(words).args(&self.words).env_clear();
         command.env("NOTIFY_SOCKET", self.home.path().join("notify"));
         command.env("FORKD_HOME", self.home.path()).env("FORKD_VMM", self.home.path().join("obeys"));
         if self.with_token {
