@@ -17,6 +17,8 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::subject::Names;
+
 /// A request that was answered.
 #[derive(Debug, Serialize)]
 pub(crate) struct Line<'a> {
@@ -31,14 +33,30 @@ pub(crate) struct Line<'a> {
     pub(crate) actor: Option<&'a str>,
     pub(crate) remote: &'a str,
     pub(crate) request_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) sandbox: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tag: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) workspace: Option<&'a str>,
+    #[serde(flatten)]
+    pub(crate) names: Written,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) code: Option<Code>,
+}
+
+/// What it was about: one sandbox by `sandbox`, several that were made by `sandboxes`.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Written {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    sandboxes: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workspace: Option<String>,
+}
+
+impl From<Names> for Written {
+    fn from(Names { mut sandboxes, tag, workspace }: Names) -> Self {
+        let sandbox = if sandboxes.len() == 1 { sandboxes.pop() } else { None };
+        Self { sandbox, sandboxes, tag, workspace }
+    }
 }
 
 /// How many lines may wait to be written.
@@ -224,9 +242,7 @@ mod tests {
             actor: Some("ci"),
             remote: "127.0.0.1:1",
             request_id,
-            sandbox: None,
-            tag: None,
-            workspace: None,
+            names: Written::default(),
             code: None,
         }
     }

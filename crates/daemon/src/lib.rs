@@ -52,6 +52,7 @@ mod socket;
 mod spawn;
 mod spawns;
 mod state;
+mod subject;
 mod tls;
 mod upkeep;
 mod upload;

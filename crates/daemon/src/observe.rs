@@ -14,6 +14,7 @@ use crate::audit::{Line, timestamp};
 use crate::auth::{Door, Identity, needed};
 use crate::error::{ApiError, Said};
 use crate::state::App;
+use crate::subject::Subject;
 
 /// The longest text of a client's that is written down.
 const MAX_TEXT: usize = 256;
@@ -50,8 +51,7 @@ struct Asked {
     route: String,
     remote: String,
     ua: Option<String>,
-    /// What the path names.
-    subject: Option<(String, String)>,
+    subject: Subject,
 }
 
 /// A request that is being answered. One whose client leaves before that is written down, too.
@@ -66,15 +66,16 @@ struct Observed {
 /// Lets in who may, and writes down what came of it.
 pub(crate) async fn observe(
     State(app): State<App>,
-    subject: Result<RawPathParams, axum::extract::rejection::RawPathParamsRejection>,
+    named: Result<RawPathParams, axum::extract::rejection::RawPathParamsRejection>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let Some(peer) = request.extensions().get::<Peer>().copied() else {
         return ApiError::internal("nobody knows where this request came from").into_response();
     };
-    let subject = subject.ok().and_then(|it| it.iter().next().map(|(key, value)| (key.to_owned(), value.to_owned())));
-    let asked = asked(&request, peer, subject);
+    let named = named.ok();
+    let asked = asked(&request, peer, named.as_ref().and_then(|it| Some(it.iter().next()?.1)));
+    request.extensions_mut().insert(asked.subject.clone());
     let needed = needed(request.method(), &asked.route);
     let mut observed = Observed { app: app.clone(), asked, identity: None, begun: Instant::now(), concluded: false };
     let mut response = match admit(&app, needed, request.headers().clone(), peer.door()).await {
@@ -102,7 +103,7 @@ async fn admit(app: &App, needed: Option<Scope>, headers: HeaderMap, door: Door)
     admitted.map(Some).map_err(IntoResponse::into_response)
 }
 
-fn asked(request: &Request, peer: Peer, subject: Option<(String, String)>) -> Asked {
+fn asked(request: &Request, peer: Peer, named: Option<&str>) -> Asked {
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let ua = request.headers().get(header::USER_AGENT).and_then(|value| value.to_str().ok());
     let cut = |text: &str| text.chars().take(MAX_TEXT).collect::<String>();
@@ -116,7 +117,7 @@ fn asked(request: &Request, peer: Peer, subject: Option<(String, String)>) -> As
             Peer::Address(address) => address.to_string(),
         },
         ua: ua.map(cut),
-        subject: subject.map(|(key, value)| (key, cut(&value))),
+        subject: Subject::of_path(route, named),
     }
 }
 
@@ -156,10 +157,6 @@ impl Observed {
 
     fn line(&self, status: u16, took: Duration, code: Option<Code>) -> Line<'_> {
         let asked = &self.asked;
-        let subject = |kind: &str| {
-            let is_meant = asked.route.starts_with(&format!("/v1/{kind}/"));
-            asked.subject.as_ref().filter(|_| is_meant).map(|(_, value)| value.as_str())
-        };
         Line {
             ts: timestamp(),
             method: &asked.method,
@@ -170,9 +167,7 @@ impl Observed {
             actor: self.identity.as_ref().map(|identity| &*identity.name),
             remote: &asked.remote,
             request_id: &asked.id,
-            sandbox: subject("sandboxes"),
-            tag: subject("snapshots"),
-            workspace: subject("workspaces"),
+            names: asked.subject.names().into(),
             code,
         }
     }

@@ -9,6 +9,7 @@ use crate::body::{ApiJson, Name};
 use crate::branching::Asked;
 use crate::error::ApiError;
 use crate::state::App;
+use crate::subject::Subject;
 
 /// Takes a snapshot of a sandbox, which runs on after milliseconds. It can be forked at once; 202 says that it is still
 /// being written.
@@ -17,10 +18,12 @@ use crate::state::App;
     responses((status = 201, body = SnapshotInfo), (status = 202, body = SnapshotInfo), Failures))]
 pub(super) async fn branch(
     State(app): State<App>,
+    subject: Subject,
     Name(id): Name,
     ApiJson(asked): ApiJson<BranchSandbox>,
 ) -> Result<(StatusCode, ApiJson<SnapshotInfo>), ApiError> {
     let asked = Asked::try_from(asked)?;
     let (status, told) = app.verb(move |app| app.branch(&id, asked)).await?;
+    subject.tag(&told.tag);
     Ok((status, ApiJson(told)))
 }

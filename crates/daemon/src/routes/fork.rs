@@ -19,6 +19,7 @@ use crate::forking::{Attached, spawn_of};
 use crate::running::is_stopping;
 use crate::spawn::parse_tag;
 use crate::state::App;
+use crate::subject::Subject;
 
 /// Forks a snapshot, and tells of each sandbox how long it took. They are ready when this is answered; a client that leaves
 /// before that leaves none behind. With `attached` the answer is `text/event-stream`: `forked`, and then nothing for as long
@@ -31,6 +32,7 @@ use crate::state::App;
     ))]
 pub(super) async fn fork(
     State(app): State<App>,
+    subject: Subject,
     Name(tag): Name,
     ApiJson(asked): ApiJson<ForkSnapshot>,
 ) -> Result<Response, ApiError> {
@@ -49,6 +51,7 @@ pub(super) async fn fork(
     let broken = |_| ApiError::internal("it failed in an unforeseen way");
     let (forked, made) = told.await.map_err(broken)??;
     leaving.stay();
+    subject.sandboxes(forked.sandboxes.iter().map(|one| one.sandbox.id.as_str()));
     if attached {
         return Ok((StatusCode::CREATED, stream(&app, &forked, made)).into_response());
     }

@@ -15,6 +15,7 @@ use crate::error::ApiError;
 use crate::packs::{self, Unpacking};
 use crate::spawn::parse_tag;
 use crate::state::App;
+use crate::subject::Subject;
 use crate::work::Watched;
 
 /// What a pack says about itself.
@@ -78,6 +79,7 @@ pub(super) struct How {
     responses((status = 201, body = [Unpacked]), Failures))]
 pub(super) async fn unpack(
     State(app): State<App>,
+    subject: Subject,
     ApiQuery(how): ApiQuery<How>,
     body: Body,
 ) -> Result<(StatusCode, ApiJson<Vec<Unpacked>>), ApiError> {
@@ -89,7 +91,11 @@ pub(super) async fn unpack(
         let cancelled = || *app.stopping.borrow();
         how.unpack(app, from, work.progress(), &cancelled).map_err(|error| app.unless_stopping(error))
     });
-    Ok((StatusCode::CREATED, ApiJson(unpacked.await?)))
+    let unpacked = unpacked.await?;
+    if let Some(last) = unpacked.last() {
+        subject.tag(&last.tag);
+    }
+    Ok((StatusCode::CREATED, ApiJson(unpacked)))
 }
 
 /// Tells how far the next pack is that comes or goes with the name that the first event, `watch`, has: `progress` events to
@@ -106,10 +112,18 @@ pub(super) async fn progress(State(app): State<App>) -> Result<impl IntoResponse
     responses((status = 201, body = [Unpacked]), Told, Failures))]
 pub(super) async fn pull(
     State(app): State<App>,
+    subject: Subject,
     watched: Watched,
     ApiJson(asked): ApiJson<PullPack>,
 ) -> Result<Response, ApiError> {
-    app.work(watched, StatusCode::CREATED, move |app, job| packs::pull(app, &asked, job)).await
+    let work = app.work(watched, StatusCode::CREATED, move |app, job| {
+        let pulled = packs::pull(app, &asked, job)?;
+        if let Some(last) = pulled.last() {
+            subject.tag(&last.tag);
+        }
+        Ok(pulled)
+    });
+    work.await
 }
 
 /// Has the daemon pack a snapshot and hand it to a server, in one PUT request.

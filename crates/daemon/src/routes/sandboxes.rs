@@ -16,8 +16,9 @@ use crate::body::{ApiJson, ApiQuery, Name, WithBytes};
 use crate::error::ApiError;
 use crate::forking::memory_of;
 use crate::registry::{Before, Filter, Sandbox};
-use crate::spawn::{Spawn, check_labels, expiry};
+use crate::spawn::{Made, Spawn, check_labels, expiry};
 use crate::state::{App, is_gone};
+use crate::subject::Subject;
 
 /// The longest key that is taken.
 const MAX_KEY: usize = 256;
@@ -110,16 +111,25 @@ fn filter(query: Vec<(String, String)>) -> Result<(Filter, bool), ApiError> {
 pub(super) async fn create(
     State(app): State<App>,
     identity: Option<Extension<Identity>>,
+    subject: Subject,
     headers: HeaderMap,
     WithBytes(asked, bytes): WithBytes<CreateSandboxes>,
 ) -> Result<Response, ApiError> {
+    subject.tag(&asked.snapshot_tag);
     let spawn = Spawn::try_from(asked)?;
     let actor = identity.map_or_else(String::new, |identity| identity.name.to_string());
     let key = headers.get(IDEMPOTENCY_KEY).map(|key| key.to_str().unwrap_or_default().to_owned());
     let (status, body) = app
-        .verb(move |app| match key {
-            None => Ok((StatusCode::CREATED, write(&app.spawn(spawn, |_, _| Ok(()))?.sandboxes)?)),
-            Some(key) => once(app, &actor, &key, &Sha256::digest(&bytes), spawn),
+        .verb(move |app| {
+            let made = match key {
+                None => app.spawn(spawn, |_, _| Ok(()))?,
+                Some(key) => match once(app, &actor, &key, &Sha256::digest(&bytes), spawn)? {
+                    Once::Made(made) => made,
+                    Once::Before(status, body) => return Ok((status, body)),
+                },
+            };
+            subject.sandboxes(made.sandboxes.iter().map(|one| one.id.as_str()));
+            Ok((StatusCode::CREATED, write(&made.sandboxes)?))
         })
         .await?;
     Ok((status, [(header::CONTENT_TYPE, "application/json")], body).into_response())
@@ -143,15 +153,23 @@ impl Drop for Key<'_> {
     }
 }
 
+/// What a key makes happen.
+enum Once {
+    /// It came for the first time.
+    Made(Made),
+    /// It had been answered so.
+    Before(StatusCode, String),
+}
+
 /// Forks once, however often this key comes.
-fn once(app: &App, actor: &str, key: &str, digest: &[u8], spawn: Spawn) -> Result<(StatusCode, String), ApiError> {
+fn once(app: &App, actor: &str, key: &str, digest: &[u8], spawn: Spawn) -> Result<Once, ApiError> {
     if key.is_empty() || key.len() > MAX_KEY {
         return Err(ApiError::invalid(format!("an idempotency key is 1 to {MAX_KEY} visible characters")));
     }
     match app.registry.take_key(actor, key, digest)? {
         Before::Nothing => {}
         Before::Answered { status, body } => {
-            return Ok((StatusCode::from_u16(status).unwrap_or(StatusCode::CREATED), body));
+            return Ok(Once::Before(StatusCode::from_u16(status).unwrap_or(StatusCode::CREATED), body));
         }
         Before::Another => {
             let message = "this idempotency key came before with another body; use a new one";
@@ -168,7 +186,7 @@ fn once(app: &App, actor: &str, key: &str, digest: &[u8], spawn: Spawn) -> Resul
         change.answer_key(actor, key, StatusCode::CREATED.as_u16(), &body)
     })?;
     taken.answered = true;
-    Ok((StatusCode::CREATED, write(&made.sandboxes)?))
+    Ok(Once::Made(made))
 }
 
 fn infos(made: &[Sandbox]) -> Vec<SandboxInfo> {

@@ -15,6 +15,7 @@ use crate::registry::About;
 use crate::snapshots;
 use crate::spawn::parse_tag;
 use crate::state::App;
+use crate::subject::Subject;
 use crate::work::Watched;
 
 /// All snapshots, those that are being written and those that failed included.
@@ -29,9 +30,11 @@ pub(super) async fn list(State(app): State<App>) -> Result<ApiJson<Vec<SnapshotI
     responses((status = 201, body = SnapshotInfo), Told, Failures))]
 pub(super) async fn create(
     State(app): State<App>,
+    subject: Subject,
     watched: Watched,
     ApiJson(asked): ApiJson<CreateSnapshot>,
 ) -> Result<Response, ApiError> {
+    subject.tag(&asked.tag);
     app.work(watched, StatusCode::CREATED, move |app, job| booting::create(app, asked, job)).await
 }
 

@@ -8,6 +8,7 @@ use super::Failures;
 use crate::body::{ApiJson, Name};
 use crate::error::ApiError;
 use crate::state::App;
+use crate::subject::Subject;
 
 /// All workspaces.
 #[utoipa::path(get, path = "/v1/workspaces", tag = "workspaces",
@@ -22,9 +23,13 @@ pub(super) async fn list(State(app): State<App>) -> Result<ApiJson<Vec<Workspace
     responses((status = 201, body = WorkspaceInfo), Failures))]
 pub(super) async fn create(
     State(app): State<App>,
+    subject: Subject,
     ApiJson(asked): ApiJson<CreateWorkspace>,
 ) -> Result<(StatusCode, ApiJson<WorkspaceInfo>), ApiError> {
+    subject.workspace(&asked.name);
+    subject.tag(&asked.snapshot_tag);
     let made = app.verb(move |app| app.create_workspace(asked)).await?;
+    subject.sandboxes(made.sandbox.as_deref());
     Ok((StatusCode::CREATED, ApiJson(made.into())))
 }
 
@@ -59,7 +64,12 @@ pub(super) async fn suspend(
 /// Takes a workspace up again, as it was when it was last suspended.
 #[utoipa::path(post, path = "/v1/workspaces/{name}/resume", tag = "workspaces", params(("name" = String, Path)),
     responses((status = 200, body = WorkspaceInfo), Failures))]
-pub(super) async fn resume(State(app): State<App>, Name(name): Name) -> Result<ApiJson<WorkspaceInfo>, ApiError> {
+pub(super) async fn resume(
+    State(app): State<App>,
+    subject: Subject,
+    Name(name): Name,
+) -> Result<ApiJson<WorkspaceInfo>, ApiError> {
     let resumed = app.verb(move |app| app.resume(&name)).await?;
+    subject.sandboxes(resumed.sandbox.as_deref());
     Ok(ApiJson(resumed.into()))
 }

@@ -3,6 +3,8 @@
 //! are tested with VMs (`tests/e2e`).
 
 #[cfg(test)]
+mod audit;
+#[cfg(test)]
 mod auth;
 #[cfg(test)]
 mod crash;
