@@ -15,10 +15,9 @@ URL = os.environ.get("FORKD_URL", "http://127.0.0.1:8889")
 TOKEN = os.environ.get("FORKD_TOKEN")
 HEADERS = {"authorization": f"Bearer {TOKEN}"} if TOKEN else {}
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-# A stream without an end is left out.
-schema = schemathesis.openapi.from_url(f"{URL}/v1/openapi.json", headers=HEADERS).exclude(
-    path=["/v1/events", "/v1/packs/progress"]
-)
+# A stream without an end is left out, and so is what a server in a sandbox answers, who says what he likes.
+document = schemathesis.openapi.from_url(f"{URL}/v1/openapi.json", headers=HEADERS)
+schema = document.exclude(path=["/v1/events", "/v1/packs/progress"]).exclude(path_regex=r"/ports/\{port\}/\{path\}$")
 
 
 def some(count):

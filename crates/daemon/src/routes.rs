@@ -1,6 +1,7 @@
 //! The routes: each converts what came, calls a verb off the reactor, and converts what came of it.
 //!
-//! A route and its documentation are added together, so what is served and what [`openapi`] says are the same list.
+//! A route and its documentation are added together, so what is served and what [`openapi`] says are the same list; it
+//! names what is served for any method itself.
 
 mod branch;
 mod console;

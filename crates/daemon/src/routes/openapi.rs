@@ -9,6 +9,11 @@ use utoipa::openapi::{Components, InfoBuilder, OpenApi, OpenApiBuilder};
 
 use super::Failures;
 
+/// What is served for any method, or for any path below one, and so is not added together with its documentation.
+#[derive(utoipa::OpenApi)]
+#[openapi(paths(super::lines::connect, super::ports::connect, super::ports::ask))]
+struct Open;
+
 /// The document, written once.
 #[derive(Clone, Debug)]
 pub(super) struct Served(Bytes);
@@ -23,15 +28,14 @@ impl Served {
 pub(super) fn about() -> OpenApi {
     let mut components = Components::new();
     components.add_security_scheme("token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
-    OpenApiBuilder::new()
-        .info(
-            InfoBuilder::new().title("forkd").version(env!("CARGO_PKG_VERSION")).description(Some(
+    let about =
+        OpenApiBuilder::new()
+            .info(InfoBuilder::new().title("forkd").version(env!("CARGO_PKG_VERSION")).description(Some(
                 "MicroVM sandboxes that fork: snapshots, sandboxes, commands, branches, workspaces.",
-            )),
-        )
-        .components(Some(components))
-        .security(Some([SecurityRequirement::new::<_, _, &str>("token", [])]))
-        .build()
+            )))
+            .components(Some(components))
+            .security(Some([SecurityRequirement::new::<_, _, &str>("token", [])]));
+    about.build().merge_from(<Open as utoipa::OpenApi>::openapi())
 }
 
 /// This document.

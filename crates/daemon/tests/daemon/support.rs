@@ -19,6 +19,17 @@ use crate::http::{Answer, PATIENCE, exchange, request, tcp, unix};
 /// The file token of daemons that have one.
 pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
+/// What may be named in a path, and a name for each.
+pub(crate) const HOLES: [(&str, &str); 7] = [
+    ("{id}", "sb-1"),
+    ("{tag}", "base"),
+    ("{name}", "x"),
+    ("{pid}", "1"),
+    ("{session}", "1"),
+    ("{port}", "80"),
+    ("{path}", "x"),
+];
+
 /// A home with a daemon.
 pub(crate) struct World {
     pub(crate) home: tempfile::TempDir,
@@ -145,6 +156,11 @@ impl World {
     /// Asks the daemon to end; how it ended.
     pub(crate) fn stop_daemon(&mut self) -> Option<i32> {
         self.signal(rustix::process::Signal::TERM);
+        self.wait_for_daemon()
+    }
+
+    /// Waits for the daemon's end; how it ended.
+    pub(crate) fn wait_for_daemon(&mut self) -> Option<i32> {
         self.daemon.take().unwrap().wait().unwrap().code()
     }
 
@@ -216,6 +232,21 @@ impl World {
     /// The registry's file, as nobody but the daemon should have it.
     pub(crate) fn registry(&self) -> rusqlite::Connection {
         rusqlite::Connection::open(self.dirs.data.join("registry.db")).unwrap()
+    }
+
+    /// Every method and path of the document, with its holes.
+    pub(crate) fn routes(&self) -> Vec<(String, String)> {
+        let document = self.get("/v1/openapi.json");
+        assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+        let paths = document["paths"].as_object().unwrap();
+        let routes: Vec<_> = paths
+            .iter()
+            .flat_map(|(path, item)| {
+                item.as_object().unwrap().keys().map(|method| (method.to_uppercase(), path.clone()))
+            })
+            .collect();
+        assert!(routes.len() > 50, "{routes:?}");
+        routes
     }
 
     /// So many sandboxes; their ids.
