@@ -45,6 +45,12 @@ impl LazyPool {
         Ok(begun)
     }
 
+    /// How many are kept ready, and how many sandboxes have.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.as_ref().map(|pool| pool.counts()).unwrap_or_default()
+    }
+
     /// The networks that sandboxes have.
     pub(crate) fn in_use(&self) -> Vec<Arc<Network>> {
         let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);

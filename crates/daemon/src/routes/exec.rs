@@ -48,7 +48,8 @@ pub(super) async fn exec(
         first => first,
     };
     if stream {
-        return Ok(sse::events(first, running).into_response());
+        let over = move || app.metrics.exec.record(begun.elapsed().as_secs_f64());
+        return Ok(sse::events(first, running, over).into_response());
     }
     let (result, share) = collect(first, running, app.outputs.share()).await?;
     app.metrics.exec.record(begun.elapsed().as_secs_f64());

@@ -77,5 +77,8 @@ fn look(app: &App) -> Result<(), ApiError> {
         status.as_ref().is_ok_and(|status| engine::template_runs(tag, status.id(), &app.dirs).unwrap_or(false))
     };
     set("forkd_templates_running", &[], snapshots.iter().filter(|listed| runs(listed)).count());
+    let (ready, used) = app.networks.counts();
+    set("forkd_networks", &[("status", "ready")], ready);
+    set("forkd_networks", &[("status", "used")], used);
     Ok(())
 }

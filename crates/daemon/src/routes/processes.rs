@@ -150,7 +150,7 @@ pub(super) async fn output(State(app): State<App>, named: Named) -> Result<Respo
     let mut running = Running::follow(&app, &named.sandbox, named.process)?;
     match running.next().await {
         Some(Err(error)) => Err(error.into()),
-        first => Ok(sse::events(first, running).into_response()),
+        first => Ok(sse::events(first, running, || {}).into_response()),
     }
 }
 

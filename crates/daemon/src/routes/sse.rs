@@ -17,13 +17,20 @@ use crate::running::{Heard, Running, exit_code, not_started, signal_of};
 /// How many events may wait for a client.
 const BACKLOG: usize = 1;
 
-/// What it does, as it does it. A command goes with the stream.
-pub(super) fn events(first: Option<Result<Heard, CallError>>, mut running: Running) -> impl IntoResponse {
+/// What it does, as it does it. A command goes with the stream; one that comes to its end is over.
+pub(super) fn events(
+    first: Option<Result<Heard, CallError>>,
+    mut running: Running,
+    over: impl FnOnce() + Send + 'static,
+) -> impl IntoResponse {
     let (say, events) = tokio::sync::mpsc::channel(BACKLOG);
     tokio::spawn(async move {
         let (mut stdout, mut stderr) = (Text::default(), Text::default());
-        let mut heard = first;
+        let (mut heard, mut over) = (first, Some(over));
         while let Some(next) = heard {
+            if let Some(over) = over.take_if(|_| is_end(&next)) {
+                over();
+            }
             for event in told(next, &mut stdout, &mut stderr) {
                 if say.send(event).await.is_err() {
                     return;
@@ -37,6 +44,13 @@ pub(super) fn events(first: Option<Result<Heard, CallError>>, mut running: Runni
         }
     });
     Sse::new(ReceiverStream::new(events).map(Ok::<_, Infallible>)).keep_alive(KeepAlive::default())
+}
+
+fn is_end(heard: &Result<Heard, CallError>) -> bool {
+    match heard {
+        Ok(heard) => matches!(heard, Heard::Exited { .. }),
+        Err(error) => not_started(error).is_some(),
+    }
 }
 
 fn told(heard: Result<Heard, CallError>, stdout: &mut Text, stderr: &mut Text) -> Vec<Event> {

@@ -265,18 +265,31 @@ fn branches_are_snapshots_that_can_be_forked_and_removed() {
 #[test]
 fn what_is_counted_has_the_published_names() {
     let world = World::open();
-    world.spawn(2);
+    let id = world.spawn(2).remove(0);
+    let path = |what: &str| format!("/v1/sandboxes/{id}/{what}");
+    world.post(&path("exec"), json!({ "args": ["echo"] }), 200);
+    for program in ["echo", "nosuch"] {
+        let body = json!({ "args": [program], "stream": true });
+        world.stream("POST", &path("exec"), Some(body)).until("event: exit");
+    }
+    world.post(&path("eval"), json!({ "code": "1" }), 200);
+    world.post(&path("branch"), json!({}), 201);
     let answer = world.ask("GET", "/metrics", None);
     assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4"));
     let text = answer.text();
     for line in [
-        "forkd_snapshots_total 1",
+        "forkd_snapshots_total 2",
         "forkd_sandboxes_active 2",
         "forkd_branches_in_flight 0",
         "forkd_branch_concurrency_cap 4",
         "forkd_build_info{version=",
         "forkd_spawn_ready_seconds_count 1",
-        "forkd_templates_running 1",
+        "forkd_branch_pause_seconds_count 1",
+        "forkd_exec_seconds_count 3",
+        "forkd_eval_seconds_count 1",
+        "forkd_templates_running ",
+        "forkd_networks{status=\"ready\"} 0",
+        "forkd_networks{status=\"used\"} 0",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
