@@ -1,7 +1,5 @@
 //! Bodies of requests: JSON, bounded in length and time, and refused in our words.
 
-use std::time::Duration;
-
 use api::Code;
 use axum::Json;
 use axum::body::Bytes;
@@ -13,12 +11,11 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::config::Patience;
 use crate::error::ApiError;
 
 /// The longest body: a command's input, mostly.
 pub(crate) const MAX_BODY: usize = 16 << 20;
-/// How long a body may take to come.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A JSON body of a request, with the bytes it was made of; or one of an answer.
 #[derive(Debug)]
@@ -32,11 +29,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for ApiJson<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        match tokio::time::timeout(PATIENCE, Json::<T>::from_request(request, state)).await {
-            Ok(Ok(Json(value))) => Ok(Self(value)),
-            Ok(Err(rejection)) => Err(refused(&rejection)),
-            Err(_) => Err(too_slow()),
-        }
+        let patience = request.extensions().get().copied();
+        let read = in_time(patience, Json::<T>::from_request(request, state)).await?;
+        read.map(|Json(value)| Self(value)).map_err(|rejection| refused(&rejection))
     }
 }
 
@@ -44,11 +39,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for WithBytes<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let (parts, body) = request.into_parts();
-        let headers = parts.headers.clone();
-        let request = Request::from_parts(parts, body);
-        let read = tokio::time::timeout(PATIENCE, Bytes::from_request(request, state)).await;
-        let bytes = read.map_err(|_| too_slow())?.map_err(|rejection| of_status(rejection.status(), &rejection))?;
+        let (patience, headers) = (request.extensions().get().copied(), request.headers().clone());
+        let read = in_time(patience, Bytes::from_request(request, state)).await?;
+        let bytes = read.map_err(|rejection| of_status(rejection.status(), &rejection))?;
         // Once more, by the one who knows what is wrong with it.
         let mut again = Request::new(bytes.clone().into());
         *again.headers_mut() = headers;
@@ -63,9 +56,14 @@ impl<T: Serialize> IntoResponse for ApiJson<T> {
     }
 }
 
-fn too_slow() -> ApiError {
-    let message = format!("the body did not come within {} s", PATIENCE.as_secs());
-    ApiError::new(StatusCode::REQUEST_TIMEOUT, Code::RequestTimeout, message)
+/// Reads, for as long as a body may take to come.
+async fn in_time<T>(patience: Option<Patience>, read: impl Future<Output = T>) -> Result<T, ApiError> {
+    let unknown = || ApiError::internal("nobody knows how long this request may take");
+    let limit = patience.ok_or_else(unknown)?.body;
+    tokio::time::timeout(limit, read).await.map_err(|_| {
+        let message = format!("the body did not come within {} s", limit.as_secs());
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, Code::RequestTimeout, message)
+    })
 }
 
 fn refused(rejection: &JsonRejection) -> ApiError {

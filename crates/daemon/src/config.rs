@@ -60,6 +60,12 @@ pub struct ServeArgs {
     /// How long requests under way may take to end after a SIGTERM
     #[arg(long, value_name = "SECONDS", default_value = "30", hide = true)]
     pub drain_secs: u32,
+    /// How long the head of a request may take to come
+    #[arg(long, value_name = "SECONDS", default_value = "30", hide = true)]
+    pub head_secs: u32,
+    /// How long the body of a request may take to come
+    #[arg(long, value_name = "SECONDS", default_value = "60", hide = true)]
+    pub body_secs: u32,
     /// Where whoever builds images for this daemon comes to
     #[arg(long, value_name = "FILE", hide = true)]
     pub builder_socket: Option<PathBuf>,
@@ -107,6 +113,15 @@ pub enum ConfigError {
     },
 }
 
+/// How long a request may take to come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Also of the next one of a connection.
+    pub(crate) head: Duration,
+    /// Of one that is read as a whole.
+    pub(crate) body: Duration,
+}
+
 /// What was accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -121,6 +136,7 @@ pub(crate) struct Config {
     pub(crate) branch_concurrency: u32,
     pub(crate) networks_ready: usize,
     pub(crate) cores: Cores,
+    pub(crate) patience: Patience,
     pub(crate) drain: Duration,
     pub(crate) idle: Option<Duration>,
     pub(crate) builder_socket: Option<PathBuf>,
@@ -154,6 +170,10 @@ impl Config {
             branch_concurrency: args.branch_concurrency,
             networks_ready: args.networks.into(),
             cores,
+            patience: Patience {
+                head: Duration::from_secs(args.head_secs.into()),
+                body: Duration::from_secs(args.body_secs.into()),
+            },
             drain: Duration::from_secs(args.drain_secs.into()),
             idle: args.idle_secs.map(|secs| Duration::from_secs(secs.into())),
             builder_socket: args.builder_socket.clone(),

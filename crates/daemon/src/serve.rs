@@ -40,8 +40,6 @@ use crate::socket::beside;
 use crate::state::App;
 use crate::tls::{Tls, TlsError};
 
-/// How long a client may take to send a request's head, also the next one of a connection.
-const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 /// How often is looked whether anybody needs the daemon.
 const IDLE_PAUSE: Duration = Duration::from_millis(500);
 /// Who is let in.
@@ -168,7 +166,7 @@ impl Host for Routes {
         let (app, router) = (self.app.clone(), self.router.clone());
         async move {
             let _client = app.clients.come();
-            converse(stream, peer, router, app.stopping.subscribe()).await;
+            converse(stream, peer, router, &app).await;
         }
     }
 
@@ -224,13 +222,15 @@ async fn told(stopping: &mut watch::Receiver<bool>) {
 
 /// Answers the requests of one connection, one after the other. When the daemon is about to end, the one under way is the
 /// last.
-async fn converse(stream: impl Stream, peer: Peer, router: Router, mut stopping: watch::Receiver<bool>) {
+async fn converse(stream: impl Stream, peer: Peer, router: Router, app: &App) {
+    let (mut stopping, patience) = (app.stopping.subscribe(), app.patience);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(patience);
         router.clone().oneshot(request)
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
+    builder.timer(TokioTimer::new()).header_read_timeout(patience.head);
     let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
     tokio::pin!(connection);
     let served = tokio::select! {

@@ -16,7 +16,7 @@ use crate::auth::Auth;
 use crate::budget::Budget;
 use crate::busy::Busy;
 use crate::clients::Clients;
-use crate::config::Config;
+use crate::config::{Config, Patience};
 use crate::denials::Denials;
 use crate::ends::Ends;
 use crate::error::{ApiError, chain};
@@ -50,6 +50,7 @@ pub(crate) struct Inner {
     /// It ends by itself after so long without a client and without anything to look after.
     pub(crate) idle: Option<Duration>,
     pub(crate) started_unix: u64,
+    pub(crate) patience: Patience,
     pub(crate) registry: Registry,
     pub(crate) auth: Auth,
     pub(crate) audit: Audit,
@@ -107,6 +108,7 @@ impl App {
             dirs: config.dirs.clone(),
             idle: config.idle,
             started_unix: now_unix(),
+            patience: config.patience,
             registry,
             auth,
             audit,

@@ -2,8 +2,10 @@
 
 use std::io::{Read, Write};
 
+use serde_json::json;
+
 use crate::http::{exchange, request, tcp, unix};
-use crate::support::{TOKEN, World};
+use crate::support::{HOLES, TOKEN, World};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -36,6 +38,21 @@ fn every_failure_is_told_in_the_same_way() {
     assert_eq!(answer.header("x-request-id").map(str::len), Some(16));
 }
 
+/// A body that makes sense to a route, so that what is refused is the name; `{}` does to the others.
+fn body_for(route: &str) -> &'static str {
+    match route.rsplit('/').next().unwrap() {
+        "exec" | "processes" => r#"{"args":["echo"]}"#,
+        "eval" => r#"{"code":"1"}"#,
+        "compact" => r#"{"to":"x"}"#,
+        "renew" => r#"{"ttl_secs":60}"#,
+        "push" => r#"{"url":"http://127.0.0.1:1/x"}"#,
+        "egress" => r#"{"egress":"none"}"#,
+        "signal" => r#"{"signal":"TERM"}"#,
+        "resize" => r#"{"rows":1,"cols":1}"#,
+        _ => "{}",
+    }
+}
+
 #[test]
 fn no_name_leads_out_of_its_place() {
     let world = World::open();
@@ -51,28 +68,58 @@ fn no_name_leads_out_of_its_place() {
         "sb-%2f..",
         "x%0ay",
     ];
-    for name in names {
-        for (method, path, body) in [
-            ("GET", format!("/v1/sandboxes/{name}"), None),
-            ("DELETE", format!("/v1/sandboxes/{name}"), None),
-            ("POST", format!("/v1/sandboxes/{name}/ping"), None),
-            ("GET", format!("/v1/sandboxes/{name}/console"), None),
-            ("POST", format!("/v1/sandboxes/{name}/exec"), Some(r#"{"args":["echo"]}"#)),
-            ("POST", format!("/v1/sandboxes/{name}/branch"), Some("{}")),
-            ("GET", format!("/v1/snapshots/{name}/info"), None),
-            ("DELETE", format!("/v1/snapshots/{name}"), None),
-            ("POST", format!("/v1/snapshots/{name}/compact"), Some(r#"{"to":"x"}"#)),
-            ("POST", "/v1/snapshots/base/compact".into(), Some(r#"{"to":"../x"}"#)),
-            ("GET", format!("/v1/workspaces/{name}"), None),
-            ("POST", format!("/v1/workspaces/{name}/resume"), None),
-            ("DELETE", format!("/v1/workspaces/{name}"), None),
-            ("DELETE", format!("/v1/tokens/{name}"), None),
-        ] {
-            let answer = world.ask_tcp(method, &path, &[JSON], body);
-            assert!((400..500).contains(&answer.status), "{method} {path}: {} {}", answer.status, answer.text());
+    for (method, route) in world.routes() {
+        // What is behind a port is a path, and the guest's.
+        for (hole, _) in HOLES.iter().filter(|(hole, _)| *hole != "{path}" && route.contains(hole)) {
+            for name in names {
+                let path =
+                    HOLES.iter().fold(route.replace(hole, name), |path, (hole, other)| path.replace(hole, other));
+                let body = (method != "GET").then(|| body_for(&route));
+                let answer = world.ask_tcp(&method, &path, &[JSON], body);
+                assert!((400..500).contains(&answer.status), "{method} {path}: {} {}", answer.status, answer.text());
+            }
         }
     }
     assert!(world.dirs.data.join("snapshots/base/manifest.json").exists());
+}
+
+#[test]
+fn no_name_in_a_body_leads_out_of_its_place() {
+    let world = World::open();
+    let branch = format!("/v1/sandboxes/{}/branch", world.spawn(1)[0]);
+    for name in ["..", "../x", "/etc/passwd", "a/b", "a\0b", ".lock", "x\ny"] {
+        for (path, body) in [
+            ("/v1/sandboxes", json!({ "snapshot_tag": name })),
+            ("/v1/workspaces", json!({ "name": "w", "snapshot_tag": name })),
+            ("/v1/workspaces", json!({ "name": name, "snapshot_tag": "base" })),
+            (&branch, json!({ "tag": name })),
+            ("/v1/snapshots", json!({ "tag": name, "recipe": "debian" })),
+            ("/v1/snapshots/base/compact", json!({ "to": name })),
+            ("/v1/packs/pull", json!({ "source": "http://127.0.0.1:1/p", "tag": name })),
+            ("/v1/tokens", json!({ "name": name, "scopes": ["read"] })),
+        ] {
+            let answer = world.ask("POST", path, Some(body.clone()));
+            let code = answer.code(400);
+            assert!(["invalid_tag", "invalid_name"].contains(&code.as_str()), "{path} {body}: {}", answer.text());
+        }
+    }
+    let there = std::fs::read_dir(world.dirs.data.join("snapshots")).unwrap().map(|entry| entry.unwrap().file_name());
+    let there: Vec<_> = there.filter(|name| !name.to_string_lossy().starts_with('.')).collect();
+    assert_eq!(there, ["base"]);
+}
+
+#[test]
+fn who_takes_his_time_is_cut_short() {
+    let world = World::open_with(&["--head-secs", "1", "--body-secs", "1"]);
+    let mut slow = tcp(world.port());
+    slow.write_all(b"POST /v1/sandboxes HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n").unwrap();
+    slow.write_all(b"connection: close\r\ncontent-length: 100\r\n\r\n{").unwrap();
+    assert_eq!(exchange(slow, b"").unwrap().code(408), "request_timeout");
+    let mut slower = tcp(world.port());
+    slower.write_all(b"GET /healthz HTTP/1.1\r\nhost: lo").unwrap();
+    let mut said = Vec::new();
+    slower.read_to_end(&mut said).expect("it is closed, and not waited for");
+    assert!(said.is_empty() || said.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&said));
 }
 
 #[test]
