@@ -7,7 +7,11 @@ mod audit;
 #[cfg(test)]
 mod auth;
 #[cfg(test)]
+mod console;
+#[cfg(test)]
 mod crash;
+#[cfg(test)]
+mod drain;
 #[cfg(test)]
 mod files;
 #[cfg(test)]
