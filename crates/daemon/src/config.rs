@@ -33,7 +33,8 @@ pub struct ServeArgs {
     /// Where the snapshots are; its last part is `snapshots` [default: that of the data directory]
     #[arg(long, value_name = "DIR", env = "FORKD_SNAPSHOT_ROOT")]
     pub snapshot_root: Option<PathBuf>,
-    /// Where each request leaves a line [default: audit.log in the data directory]
+    /// Where each request leaves a line; one that was moved away is begun anew on SIGHUP [default: audit.log in the data
+    /// directory]
     #[arg(long, value_name = "FILE", env = "FORKD_AUDIT_LOG")]
     pub audit_log: Option<PathBuf>,
     /// A file with the token that every request must bring; read again on SIGHUP
