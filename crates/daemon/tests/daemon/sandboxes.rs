@@ -248,10 +248,13 @@ fn branches_are_snapshots_that_can_be_forked_and_removed() {
     assert_eq!(world.post("/v1/sandboxes", json!({ "snapshot_tag": "live" }), 201)[0]["snapshot_tag"], "live");
     let chained = branch(json!({ "tag": "chained", "mode": "diff", "parent_tag": "base" })).expect(201).json();
     assert!(chained["diff_logical_bytes"].as_u64().is_some(), "{chained}");
+    let measured = branch(json!({ "tag": "measured", "measure_diff": true })).expect(201).json();
+    assert!(measured["diff_ms"].is_f64() && measured["diff_physical_bytes"].is_u64(), "{measured}");
+    world.ask("DELETE", "/v1/snapshots/measured", None).expect(204);
     assert_eq!(branch(json!({ "tag": "chained" })).code(409), "snapshot_exists");
     assert_eq!(branch(json!({ "mode": "diff", "parent_tag": "live" })).code(400), "invalid_request");
     let info = world.get(&format!("/v1/sandboxes/{id}"));
-    assert_eq!((&info["has_branched"], &info["branch_count"]), (&json!(true), &json!(3)));
+    assert_eq!((&info["has_branched"], &info["branch_count"]), (&json!(true), &json!(4)));
     let detail = world.get("/v1/snapshots/chained/info");
     assert_eq!((&detail["parent_tag"], &detail["ancestors"]), (&json!("base"), &json!(["base"])));
     assert_eq!(world.ask("DELETE", "/v1/snapshots/base", None).code(409), "snapshot_has_children");
