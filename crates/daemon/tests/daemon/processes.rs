@@ -64,7 +64,7 @@ fn who_follows_is_told_when_the_daemon_ends() {
 #[test]
 fn a_process_is_signalled_resized_and_killed() {
     let (world, all) = place();
-    let tty = json!({ "args": ["sh", "-c", "stty size; trap 'stty size' WINCH; while :; do sleep 0.02; done"],
+    let tty = json!({ "args": ["sh", "-c", "trap 'stty size' WINCH; stty size; while :; do sleep 0.02; done"],
                       "tty": { "rows": 24, "cols": 80 } });
     let (path, info) = start(&world, &all, tty);
     assert_eq!(info["tty"], json!({ "rows": 24, "cols": 80 }));
