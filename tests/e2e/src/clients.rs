@@ -19,8 +19,9 @@ use crate::Test;
 use crate::host::{Host, argv};
 use crate::world::wait_until;
 
-pub(crate) const TESTS: &[Test] =
-    &[("clients::published_and_own", published_and_own), ("clients::the_api_is_what_it_says", the_api_is_what_it_says)];
+pub(crate) const TESTS: &[Test] = &[("clients::published_and_own", published_and_own)];
+/// Of a daemon without VMs.
+pub(crate) const PLAIN_TESTS: &[Test] = &[("clients::the_api_is_what_it_says", the_api_is_what_it_says)];
 
 const TAG: &str = "e2e-clients";
 pub(crate) const TOKEN: &str = "a token of the tests of clients";

@@ -129,7 +129,7 @@ impl Host {
         })
     }
 
-    /// How often a test is tried. QEMU's emulation of nested virtualisation is not flawless: once in a while a guest in
+    /// How often a test of VMs is tried. QEMU's emulation of nested virtualisation is not flawless: once in a while a guest in
     /// the emulated host, or that host itself, dies of it. A bug of ours fails each time; on real KVM nothing is tried
     /// again.
     pub(crate) fn tries(&self) -> usize {

@@ -62,6 +62,8 @@ type Test = (&'static str, fn(&Host) -> Result<()>);
 
 /// Tests by where they run, and how.
 struct Suite {
+    /// They need no VM: what they ask for is what stands in for VMs.
+    plain: &'static [&'static [Test]],
     /// Of the command line and the emulated host as a user has them before him.
     user: &'static [&'static [Test]],
     /// Of recipes, in the order in which their images are built, and each alone.
@@ -78,7 +80,8 @@ struct Suite {
 
 /// What a plain run is.
 const USUAL: Suite = Suite {
-    user: &[cli::TESTS, recipe_verbs::TESTS, machine_life::TESTS, command_line::TESTS, store_verbs::TESTS],
+    plain: &[command_line::TESTS, store_verbs::TESTS],
+    user: &[cli::TESTS, recipe_verbs::TESTS, machine_life::TESTS],
     recipes: &[],
     vms: &[
         exec::TESTS,
@@ -124,6 +127,7 @@ const USUAL: Suite = Suite {
 /// What takes long: clients that others publish, requests that a program makes up, images, hostile ones too, package
 /// managers, load, and crashes.
 const LONG: Suite = Suite {
+    plain: &[clients::PLAIN_TESTS],
     user: &[clients::TESTS, from_image::TESTS, indexes::TESTS, hostile::TESTS],
     recipes: warmth::SOME,
     vms: &[packages::TESTS],
@@ -151,6 +155,23 @@ const LIMIT: &str = "FORKD_E2E_LIMIT";
 const SLOWEST: usize = 8;
 /// How much of a failure's cause is repeated there; the whole of it was said when the test failed.
 const WHY_CHARS: usize = 400;
+
+/// How long a test may take, and how often it is tried.
+#[derive(Clone, Copy)]
+struct Chances {
+    limit: Duration,
+    tries: usize,
+}
+
+/// What needs no VM has no excuse.
+const ONE_CHANCE: Chances = Chances { limit: TEST_LIMIT, tries: 1 };
+
+impl Chances {
+    /// As many as that host is worth.
+    fn on(host: &Host) -> Self {
+        Self { limit: TEST_LIMIT, tries: host.tries() }
+    }
+}
 
 /// A test that failed, and why.
 struct Failure {
@@ -217,7 +238,8 @@ fn run(arguments: &Arguments, suite: &Suite) -> Result<bool> {
     let host = Host::outside()?;
     // Built meanwhile: that waits for downloads more than for anything else.
     build_recipes(arguments, &host, suite.recipes);
-    let mut failures = conclude(arguments, &host, suite.user, TEST_LIMIT);
+    let mut failures = conclude(arguments, &host, suite.plain, ONE_CHANCE);
+    failures.extend(conclude(arguments, &host, suite.user, Chances::on(&host)));
     failures.extend(try_recipes(arguments, &host, suite.recipes));
     // It would take time from what is measured there.
     host.end_daemon()?;
@@ -254,23 +276,24 @@ fn try_recipes(arguments: &Arguments, host: &Host, recipes: &'static [Test]) -> 
     if !wants(arguments, &[&[recipes]]) {
         return Vec::new();
     }
-    let failures = conclude(&alone(arguments), host, &[recipes], RECIPE_LIMIT);
+    let chances = Chances { limit: RECIPE_LIMIT, ..Chances::on(host) };
+    let failures = conclude(&alone(arguments), host, &[recipes], chances);
     warmth::tear_down();
     failures
 }
 
 /// Runs what boots VMs right here.
 fn run_vm_tests(arguments: &Arguments, host: &Host, suite: &Suite) -> Vec<Failure> {
-    let mut failures = conclude(arguments, host, suite.vms, TEST_LIMIT);
-    failures.extend(conclude(&alone(arguments), host, suite.lone, TEST_LIMIT));
+    let mut failures = conclude(arguments, host, suite.vms, Chances::on(host));
+    failures.extend(conclude(&alone(arguments), host, suite.lone, Chances::on(host)));
     host.tear_down();
     failures
 }
 
 /// Runs what boots VMs with the native guest.
 fn run_native_tests(arguments: &Arguments, native: &Host, suite: &Suite) -> Vec<Failure> {
-    let mut failures = conclude(arguments, native, suite.native, TEST_LIMIT);
-    failures.extend(conclude(&alone(arguments), native, suite.lone_native, TEST_LIMIT));
+    let mut failures = conclude(arguments, native, suite.native, Chances::on(native));
+    failures.extend(conclude(&alone(arguments), native, suite.lone_native, Chances::on(native)));
     native.tear_down();
     failures
 }
@@ -296,16 +319,16 @@ fn name_failures(failures: &[Failure]) -> bool {
     failures.is_empty()
 }
 
-/// Runs a test as often as the host is worth, and says so when once was not enough. What is found once is not tried again.
+/// Runs a test as often as it may be tried, and says so when once was not enough. What is found once is not tried again.
 #[expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
-fn try_test(name: &str, test: fn(&Host) -> Result<()>, host: &Host, limit: Duration) -> Result<()> {
-    let mut tried = in_time(test, host, limit);
-    for _ in 1..host.tries() {
+fn try_test(name: &str, test: fn(&Host) -> Result<()>, host: &Host, chances: Chances) -> Result<()> {
+    let mut tried = in_time(test, host, chances.limit);
+    for _ in 1..chances.tries {
         match &tried {
             Err(error) if !finding::is_one(error) => eprintln!("again: {name}, which failed: {error:#}"),
             _ => break,
         }
-        tried = in_time(test, host, limit);
+        tried = in_time(test, host, chances.limit);
     }
     tried.inspect_err(|error| {
         if finding::is_one(error) {
@@ -331,14 +354,14 @@ fn asked_limit() -> Option<Duration> {
 
 /// Runs these tests, tells which were slow, and returns those that failed.
 #[expect(clippy::print_stdout, reason = "a test program talks to whoever runs it")]
-fn conclude(arguments: &Arguments, host: &Host, groups: &[&'static [Test]], limit: Duration) -> Vec<Failure> {
+fn conclude(arguments: &Arguments, host: &Host, groups: &[&'static [Test]], chances: Chances) -> Vec<Failure> {
     let times: Arc<Mutex<Vec<(Duration, &str)>>> = Arc::default();
     let failures: Arc<Mutex<Vec<Failure>>> = Arc::default();
     let trials = groups.iter().flat_map(|group| group.iter()).map(|(name, test)| {
         let (host, test, times, failures) = (host.clone(), *test, Arc::clone(&times), Arc::clone(&failures));
         Trial::test(*name, move || {
             let begun = Instant::now();
-            let done = try_test(name, test, &host, limit).map_err(|error| format!("{error:#}"));
+            let done = try_test(name, test, &host, chances).map_err(|error| format!("{error:#}"));
             times.lock().unwrap_or_else(PoisonError::into_inner).push((begun.elapsed(), name));
             if let Err(why) = &done {
                 failures.lock().unwrap_or_else(PoisonError::into_inner).push(Failure { name, why: why.clone() });
