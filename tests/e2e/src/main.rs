@@ -119,6 +119,8 @@ const USUAL: Suite = Suite {
         fork::stored::NATIVE_TESTS,
         fork::shared::NATIVE_TESTS,
         fork::wide::NATIVE_TESTS,
+        native::given::TESTS,
+        native::restart::TESTS,
         faults::NATIVE_TESTS,
     ],
     lone_native: &[fork::deaths::LONE_NATIVE_TESTS, branch::torn::NATIVE_TESTS, branch::stall::NATIVE_TESTS],
