@@ -40,7 +40,7 @@ impl Daemon {
         self.host.end_daemon()?;
         let mut command = self.host.forkd();
         command.args(["serve", "--bind", "127.0.0.1:0", "--socket"]).arg(&self.socket);
-        command.arg("--state").arg(self.own.path().join("registry.db"));
+        command.arg("--state").arg(self.registry());
         command.arg("--audit-log").arg(self.own.path().join("audit.log"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.process = Some(command.spawn()?);
@@ -52,6 +52,11 @@ impl Daemon {
         let mut command = self.host.forkd();
         command.env("FORKD_URL", format!("unix:{}", self.socket.display()));
         command
+    }
+
+    /// What it remembers.
+    pub(crate) fn registry(&self) -> PathBuf {
+        self.own.path().join("registry.db")
     }
 
     /// Its process.

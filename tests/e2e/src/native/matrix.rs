@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 use engine::Store;
+use rusqlite::Connection;
 use serde_json::{Value, json};
 use types::progress::Silent;
 
@@ -29,6 +30,9 @@ const DEEDS_AT_ONCE: usize = 3;
 const LONGEST_MS: u64 = 120;
 const LIMIT: Duration = Duration::from_secs(60);
 const WORKSPACE: &str = "/v1/workspaces/w";
+/// What the workspace has in its memory and on its disk, and where.
+const WORD: &str = "kept";
+const PLACE: &str = "1";
 
 /// Numbers that a seed gives.
 struct Dice(u64);
@@ -113,9 +117,13 @@ impl Deed {
 fn killed_at_any_moment(host: &Host) -> Result<()> {
     let (mut dice, mut world, hub) = (Dice::from_env()?, World::new(host)?, Hub::open()?);
     let workspace = json!({ "name": "w", "snapshot_tag": world.tag });
-    world.daemon.expect(201, "POST", "/v1/workspaces", Some(&workspace))?;
+    let made = world.daemon.expect(201, "POST", "/v1/workspaces", Some(&workspace))?;
+    let sandbox = made["live_sandbox_id"].as_str().context("a sandbox")?;
+    world.daemon.exec(sandbox, &["remember", PLACE, WORD])?;
+    world.daemon.exec(sandbox, &["write", PLACE, WORD])?;
     let push = json!({ "url": hub.url("pack") });
     world.daemon.expect(200, "POST", &format!("/v1/snapshots/{}/push", world.tag), Some(&push))?;
+    let (mut cut, mut failed) = (0, 0);
     for round in 0..number("FORKD_E2E_CRASHES")?.unwrap_or(ROUNDS) {
         let free = free_sandboxes(&world)?;
         let deeds = (0..DEEDS_AT_ONCE).map(|_| dice.choose(&DEEDS)).collect::<Result<Vec<_>>>()?;
@@ -128,9 +136,13 @@ fn killed_at_any_moment(host: &Host) -> Result<()> {
         std::thread::sleep(pause);
         world.daemon.kill()?;
         drop(under_way);
+        let cut_short = branches_under_way(&world)?;
         world.daemon.start_again()?;
-        check(&world).with_context(|| format!("round {round}: {deeds:?}, killed after {pause:?}"))?;
+        let checked = check(&world).and_then(|()| check_branches(&world, &cut_short));
+        failed += checked.with_context(|| format!("round {round}: {deeds:?}, killed after {pause:?}"))?;
+        cut += cut_short.len();
     }
+    eprintln!("{cut} branches were under way when the daemon was killed; {failed} of them failed");
     clear(&mut world)
 }
 
@@ -168,17 +180,60 @@ fn check(world: &World) -> Result<()> {
         ensure!(daemon.exec(&copies[0], &["hostname"])? == copies[0], "{one}");
         world.delete_all(&copies)?;
     }
-    let workspace = daemon.expect(200, "GET", WORKSPACE, None)?;
-    match workspace["status"].as_str() {
-        Some("running") => ensure!(workspace["live_sandbox_id"].as_str().is_some_and(|id| ids.contains(id))),
-        Some("suspended") => ensure!(workspace["current_state_tag"].is_string(), "{workspace}"),
-        _ => bail!("the workspace is {workspace}"),
-    }
+    check_workspace(world, &ids)?;
     let verified = Store::new(&world.host.dirs).verify(&[], &Silent)?;
     ensure!(verified.findings.is_empty(), "{verified:?}");
     daemon.expect(200, "DELETE", "/v1/store/garbage", None)?;
     ensure!(left_overs(world).is_empty(), "{:?}", left_overs(world));
     Ok(())
+}
+
+/// The workspace has what it had, whether it runs or not.
+fn check_workspace(world: &World, living: &BTreeSet<String>) -> Result<()> {
+    let daemon = &world.daemon;
+    let workspace = daemon.expect(200, "GET", WORKSPACE, None)?;
+    let has_all = |id: &str| -> Result<()> {
+        let found = [daemon.exec(id, &["recall", PLACE])?, daemon.exec(id, &["read", PLACE])?];
+        ensure!(found == [WORD, WORD], "{workspace} has {found:?}");
+        Ok(())
+    };
+    match (workspace["status"].as_str(), &workspace["live_sandbox_id"], &workspace["current_state_tag"]) {
+        (Some("running"), Value::String(id), _) if living.contains(id) => has_all(id),
+        (Some("suspended"), _, Value::String(tag)) => {
+            let copies = daemon.spawn(tag, 1)?;
+            has_all(&copies[0])?;
+            world.delete_all(&copies)
+        }
+        _ => bail!("the workspace is {workspace}"),
+    }
+}
+
+fn registry(world: &World) -> Result<Connection> {
+    Ok(Connection::open(world.daemon.registry())?)
+}
+
+/// The tags of branches for nobody's state that nobody has said the end of, as the registry of a killed daemon has them.
+fn branches_under_way(world: &World) -> Result<Vec<String>> {
+    let registry = registry(world)?;
+    let whole: String = registry.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
+    ensure!(whole == "ok", "the registry: {whole}");
+    let mut statement = registry.prepare("SELECT tag FROM branches WHERE failed IS NULL AND workspace IS NULL")?;
+    Ok(statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?)
+}
+
+/// Each of them is there, or said to have failed and why; how many have. Nobody waits for any of them any more.
+fn check_branches(world: &World, cut_short: &[String]) -> Result<usize> {
+    let (all, mut failed) = (snapshots(world)?, 0);
+    for tag in cut_short {
+        let found = all.iter().find(|one| one["tag"] == **tag).with_context(|| format!("`{tag}` is not spoken of"))?;
+        match (found["status"].as_str(), &found["warning"]) {
+            (Some("ready"), _) => {}
+            (Some("failed"), Value::String(_)) => failed += 1,
+            _ => bail!("the branch is {found}"),
+        }
+    }
+    ensure!(branches_under_way(world)?.is_empty(), "some are still said to be under way");
+    Ok(failed)
 }
 
 /// What somebody staged or downloaded and did not finish.
