@@ -2,6 +2,8 @@
 //!
 //! `FORKD_E2E_SOAK_SECS` has the coming and going last for longer than a test should.
 
+#![expect(clippy::print_stderr, reason = "a test program talks to whoever runs it")]
+
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -13,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
+use super::networks::has_groups;
 use super::world::World;
 use crate::Test;
 use crate::host::Host;
@@ -37,6 +40,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Threads that wait for work, and memory that the C library keeps, come and go within this.
 const MORE_THREADS: u64 = 16;
 const MORE_KIB: u64 = 32 << 10;
+/// By then it has what it keeps.
+const MORE_KIB_LATER: u64 = 8 << 10;
+const MEMORY_MIB: u64 = 256;
 
 /// What there is at an instant.
 #[derive(Debug)]
@@ -152,9 +158,14 @@ fn two_hundred_streams_run_at_once(host: &Host) -> Result<()> {
     gone.settle(&world)
 }
 
-/// What a day brings: some come, are used, are branched, and go.
+/// What a day brings: some come, with limits where there can be, are used, are branched, put away, and go or are left to
+/// their time.
 fn round(world: &World, number: usize) -> Result<()> {
-    let ids = world.daemon.spawn(&world.tag, 3)?;
+    let limits = if has_groups() { json!({ "memory_mib": MEMORY_MIB }) } else { json!({}) };
+    let body = json!({ "snapshot_tag": world.tag, "n": 3, "limits": limits });
+    let made = world.daemon.expect(201, "POST", "/v1/sandboxes", Some(&body))?;
+    let ids = made.as_array().into_iter().flatten().filter_map(|one| Some(one["id"].as_str()?.to_owned()));
+    let ids: Vec<String> = ids.collect();
     let path = |what: &str| format!("/v1/sandboxes/{}/{what}", ids[0]);
     ensure!(world.daemon.exec(&ids[0], &["remember", "1", "word"])?.is_empty());
     let stream = json!({ "args": ["sleep"], "stream": true });
@@ -168,20 +179,46 @@ fn round(world: &World, number: usize) -> Result<()> {
         world.delete_all(&copies)?;
         world.daemon.expect(204, "DELETE", "/v1/snapshots/churn", None)?;
     }
+    if number % 4 == 1 {
+        let body = json!({ "name": "churn", "snapshot_tag": world.tag });
+        world.daemon.expect(201, "POST", "/v1/workspaces", Some(&body))?;
+        world.daemon.expect(200, "POST", "/v1/workspaces/churn/suspend", Some(&json!({})))?;
+        world.daemon.expect(200, "POST", "/v1/workspaces/churn/resume", None)?;
+        world.daemon.expect(204, "DELETE", "/v1/workspaces/churn", None)?;
+    }
+    if number % 4 == 2 {
+        let body = json!({ "snapshot_tag": world.tag, "ttl_secs": 1 });
+        world.daemon.expect(201, "POST", "/v1/sandboxes", Some(&body))?;
+    }
     world.delete_all(&ids)
 }
 
 fn churn_leaves_nothing(host: &Host) -> Result<()> {
+    if !has_groups() {
+        eprintln!("there are no control groups of version 2 here: that none is left behind is not shown");
+    }
     let world = World::new(host)?;
     (0..4).try_for_each(|number| round(&world, number))?;
+    wait_until("the end of what has a time to live", LIMIT, || world.living().is_ok_and(|living| living.is_empty()))?;
     let before = Holdings::of(&world)?;
     let asked = std::env::var(SOAK_SECS).ok().map(|secs| secs.parse().map(Duration::from_secs)).transpose()?;
-    let until = Instant::now() + asked.unwrap_or(SOAK);
-    for number in 0.. {
-        if Instant::now() > until {
-            break;
-        }
-        round(&world, number)?;
-    }
+    let half = asked.unwrap_or(SOAK) / 2;
+    let first = rounds(&world, half)?;
+    let between = Holdings::of(&world)?.resident_kib;
+    let second = rounds(&world, half)?;
+    let after = Holdings::of(&world)?.resident_kib;
+    eprintln!("{first} rounds: from {} to {between} KiB; {second} more: {after} KiB", before.resident_kib);
+    ensure!(after <= between + MORE_KIB_LATER, "it grew from {between} to {after} KiB in {second} rounds");
     before.settle(&world)
+}
+
+/// As many rounds as there is time for.
+fn rounds(world: &World, time: Duration) -> Result<usize> {
+    let until = Instant::now() + time;
+    let mut number = 0;
+    while Instant::now() < until {
+        round(world, number)?;
+        number += 1;
+    }
+    Ok(number)
 }

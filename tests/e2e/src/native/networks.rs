@@ -51,7 +51,6 @@ fn round(host: &Host, tag: &Tag, internet: &Internet) -> Result<()> {
     wait_until("networks are ready", TIDY, || pool.counts() == (AT_ONCE, 0))?;
     let given = || Ok(Arc::clone(&pool));
     let egress = Some(format!("{ONE}:80,{HOST}:80,a.example:443").parse()?);
-    // Where there are no control groups of that kind, nobody can be held to anything.
     let memory = has_groups().then(|| MEMORY_MIB.try_into()).transpose()?;
     let limits = Limits { memory, ..Limits::default() };
     let networks = Networks { pool: &given, egress, limits: None };
@@ -66,7 +65,8 @@ fn round(host: &Host, tag: &Tag, internet: &Internet) -> Result<()> {
     Ok(())
 }
 
-fn has_groups() -> bool {
+/// Whether there are control groups of version 2, without which nobody can be held to anything.
+pub(super) fn has_groups() -> bool {
     std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
