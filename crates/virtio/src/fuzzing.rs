@@ -6,6 +6,8 @@
 
 mod host;
 mod script;
+#[cfg(test)]
+mod trial;
 
 use std::path::Path;
 
@@ -16,6 +18,8 @@ use crate::rng::Rng;
 use crate::vsock::Vsock;
 use host::{Host, NetHost, NoHost, VsockHost};
 use script::Script;
+#[cfg(test)]
+pub(crate) use trial::try_for_a_while;
 
 /// Arbitrary drivers of a disk.
 ///
@@ -29,13 +33,15 @@ pub fn block(bytes: &[u8]) {
     Script::new(bytes).run(Box::new(Block::new(Box::new(disk), "fuzz")), &mut NoHost);
 }
 
-/// Arbitrary drivers of a network card, and arbitrary packets for them.
+/// Arbitrary drivers of a network card that offers offloads or none, and arbitrary packets for them.
 ///
 /// # Panics
 /// When something does not hold.
 pub fn net(bytes: &[u8]) {
     let (host, link) = NetHost::new();
-    Script::new(bytes).run(Box::new(Net::without_offloads(link, [2; 6])), &mut { host });
+    let mut script = Script::new(bytes);
+    let card = if script.byte() < 128 { Net::without_offloads } else { Net::with_offloads };
+    script.run(Box::new(card(link, [2; 6])), &mut { host });
 }
 
 /// Arbitrary drivers of a vsock, and arbitrary clients and services on the host.
@@ -70,5 +76,5 @@ pub fn balloon(bytes: &[u8]) {
 /// When something does not hold.
 pub fn mmio(bytes: &[u8]) {
     let (host, link) = NetHost::new();
-    Script::new(bytes).run_from_reset(Box::new(Net::without_offloads(link, [2; 6])), &mut { host });
+    Script::new(bytes).run_from_reset(Box::new(Net::with_offloads(link, [2; 6])), &mut { host });
 }

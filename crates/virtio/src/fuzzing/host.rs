@@ -58,8 +58,8 @@ impl NetHost {
 
 impl Host for NetHost {
     fn well_formed(&mut self, script: &mut Script<'_>) -> Vec<u8> {
-        let len = usize::from(script.short() % 2000);
-        [&[0; 12][..], &vec![script.byte(); len]].concat()
+        let (header, len) = (script.take::<12>(), usize::from(script.short() % 2000));
+        [&header[..], &vec![script.byte(); len]].concat()
     }
 
     fn act(&mut self, script: &mut Script<'_>) {

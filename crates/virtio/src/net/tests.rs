@@ -1,7 +1,6 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use proptest::prelude::*;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use virtio_bindings::virtio_mmio::{VIRTIO_MMIO_CONFIG, VIRTIO_MMIO_STATUS};
 
@@ -221,10 +220,7 @@ fn a_reset_card_leaves_the_loop() {
     assert_eq!(rig.events.wait(Duration::ZERO), []);
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-    #[test]
-    fn any_driver_is_survived(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
-        fuzzing::net(&bytes);
-    }
+#[test]
+fn any_driver_is_survived() {
+    fuzzing::try_for_a_while(fuzzing::net);
 }

@@ -5,7 +5,6 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use proptest::prelude::*;
 use tempfile::TempDir;
 use virtio_bindings::virtio_mmio::{VIRTIO_MMIO_CONFIG, VIRTIO_MMIO_STATUS};
 
@@ -718,10 +717,7 @@ fn the_socket_goes_with_the_device_but_not_with_a_copy_in_another_process() {
     assert!(!path.exists());
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-    #[test]
-    fn any_driver_is_survived(bytes in prop::collection::vec(any::<u8>(), 0..800)) {
-        fuzzing::vsock(&bytes);
-    }
+#[test]
+fn any_driver_is_survived() {
+    fuzzing::try_for_a_while(fuzzing::vsock);
 }
