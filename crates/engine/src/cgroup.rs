@@ -191,11 +191,12 @@ fn limit_memory(path: &Path, limits: &Limits) -> Result<(), CgroupError> {
     }
 }
 
-/// What must be there to hold all of these. Every group bounds threads.
+/// What must be there to hold all of these. Every group bounds threads. What is written to disks is in memory first, and
+/// the kernel knows whose it is only where memory is counted as well.
 fn controllers(limits: &[Limits]) -> Vec<&'static str> {
     let wanted = |controller, is_wanted: fn(&Limits) -> bool| limits.iter().any(is_wanted).then_some(controller);
     let chosen = [
-        wanted(MEMORY, Limits::are_of_memory),
+        wanted(MEMORY, |limits| limits.are_of_memory() || limits.are_of_io()),
         wanted(CPU, Limits::are_of_cpu),
         wanted(IO, Limits::are_of_io),
         Some(PIDS),
@@ -412,6 +413,8 @@ mod tests {
         assert_eq!(written(&["pids.max"]), ["64"]);
         assert_eq!(controllers(&[limits]), [MEMORY, CPU, IO, PIDS]);
         assert_eq!(controllers(&[Limits::default()]), [PIDS]);
+        let io = Limits { write: limits.write, ..Limits::default() };
+        assert_eq!(controllers(&[io]), [MEMORY, IO, PIDS]);
     }
 
     #[test]
