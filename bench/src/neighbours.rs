@@ -2,6 +2,7 @@
 //!
 //! It is measured where VMs run ([`Site`]); numbers of the emulated host are never numbers of hardware.
 
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
@@ -37,7 +38,8 @@ pub(crate) fn run(args: &NeighboursArgs) -> Result<()> {
     if args.here {
         let pool = Arc::new(networks(NETWORKS)?);
         let dirs = Dirs::from_env()?;
-        let trials = Street { tag: &tag, dirs: &dirs, pool: &pool, samples: args.samples }.try_all()?;
+        let listen = &TcpListener::bind::<SocketAddr>;
+        let trials = Street { tag: &tag, dirs: &dirs, pool: &pool, listen, samples: args.samples }.try_all()?;
         println!("{}", json!(trials.iter().map(told).collect::<Vec<_>>()));
         return Ok(());
     }
