@@ -128,7 +128,6 @@ impl Host {
     }
 
     /// How many addresses anybody has named.
-    #[cfg(test)]
     pub(crate) fn count_named(&mut self) -> io::Result<usize> {
         Ok(self.nft.elements(NAMED)?.len())
     }

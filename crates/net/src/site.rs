@@ -71,6 +71,14 @@ impl Site {
         Ok(addresses)
     }
 
+    /// How many addresses its own rules open to networks that named them; none when there is no network.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn opened(&self) -> io::Result<usize> {
+        self.host().count_named()
+    }
+
     /// Removes every network that nobody uses any more, and says how many.
     ///
     /// # Errors

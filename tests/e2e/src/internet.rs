@@ -6,7 +6,7 @@
 //! ```
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,6 +38,8 @@ pub(crate) struct Internet {
     pub(crate) pool: Option<Arc<Pool>>,
     /// Where their namespaces have their names.
     pub(crate) names: Directory,
+    /// The host's side of them.
+    site: Option<Site>,
     host: String,
     world: String,
     _dir: tempfile::TempDir,
@@ -51,20 +53,19 @@ impl Internet {
         let dir = tempfile::tempdir()?;
         let names = Directory::at(dir.path());
         let (host, world) = (format!("e2e-host-{number}"), format!("e2e-world-{number}"));
-        let mut internet = Self { pool: None, names: names.clone(), host, world, _dir: dir };
-        internet.connect()?;
+        let mut internet = Self { pool: None, names: names.clone(), site: None, host, world, _dir: dir };
+        internet.lay()?;
         let name_server = internet.on_world(|| UdpSocket::bind((ROUTER, 53)))?;
         thread::Builder::new().spawn(move || answer(&name_server, known))?;
         let upstream = Upstream::Servers(vec![(ROUTER, 53).into()]);
-        let pool = internet.on_host(|| {
-            Site::prepare(names).and_then(|site| Pool::start(site, upstream, ready)).map_err(std::io::Error::other)
-        })?;
-        internet.pool = Some(Arc::new(pool));
+        let site = internet.on_host(|| Site::prepare(names).map_err(std::io::Error::other))?;
+        let pool = internet.on_host(|| Pool::start(site.clone(), upstream, ready).map_err(std::io::Error::other))?;
+        (internet.pool, internet.site) = (Some(Arc::new(pool)), Some(site));
         Ok(internet)
     }
 
     /// The namespaces and the cable between them.
-    fn connect(&self) -> Result<()> {
+    fn lay(&self) -> Result<()> {
         let (host, world) = (self.host.as_str(), self.world.as_str());
         for name in [host, world] {
             ip(&["netns", "add", name])?;
@@ -90,6 +91,26 @@ impl Internet {
 
     fn on_world<T: Send>(&self, work: impl FnOnce() -> std::io::Result<T> + Send) -> Result<T> {
         Directory::default().enter(&self.world, work).with_context(|| self.world.clone())
+    }
+
+    /// The name of the host's namespace.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Listens on the host.
+    pub(crate) fn listen(&self, at: SocketAddr) -> std::io::Result<TcpListener> {
+        Directory::default().enter(&self.host, || TcpListener::bind(at))
+    }
+
+    /// Connects from the host.
+    pub(crate) fn connect(&self, to: SocketAddr) -> std::io::Result<TcpStream> {
+        Directory::default().enter(&self.host, || TcpStream::connect(to))
+    }
+
+    /// How many addresses the host's own rules open to guests.
+    pub(crate) fn opened(&self) -> Result<usize> {
+        Ok(self.site.as_ref().context("the host is gone")?.opened()?)
     }
 
     /// What `ip` says that the host has of something.
@@ -136,7 +157,7 @@ impl Drop for Internet {
     #[expect(clippy::print_stderr, reason = "what is left behind must be said")]
     fn drop(&mut self) {
         // Networks first, which lead there.
-        self.pool = None;
+        (self.pool, self.site) = (None, None);
         for name in [&self.host, &self.world] {
             if let Err(error) = ip(&["netns", "del", name]) {
                 eprintln!("{error:#}");

@@ -11,6 +11,7 @@
 //! One boot of the emulated host serves the whole run; images and kernels come from the cache. Nothing is ever
 //! skipped: a test that cannot boot its VM fails.
 
+mod behind;
 mod boot;
 mod branch;
 mod cli;
@@ -33,6 +34,7 @@ mod inside;
 mod internet;
 mod machine_life;
 mod native;
+mod neighbours;
 mod network;
 mod packages;
 mod passed;
@@ -127,13 +129,13 @@ const USUAL: Suite = Suite {
 };
 
 /// What takes long: clients that others publish, requests that a program makes up, images, hostile ones too, package
-/// managers, load, and crashes.
+/// managers, sandboxes with all they can have behind the daemon, noisy neighbours, load, and crashes.
 const LONG: Suite = Suite {
     plain: &[clients::PLAIN_TESTS],
     user: &[clients::TESTS, from_image::TESTS, indexes::TESTS, hostile::TESTS],
     recipes: warmth::SOME,
     vms: &[packages::TESTS],
-    lone: &[],
+    lone: &[behind::TESTS, neighbours::TESTS],
     native: &[],
     lone_native: &[native::load::TESTS, native::networks::TESTS, native::matrix::TESTS],
 };

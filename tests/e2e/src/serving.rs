@@ -1,12 +1,15 @@
 //! `forkd serve` as a process of a test's own, over the VMs of everybody: asked over its unix socket, killed, started again.
 
+use std::fs;
 use std::io::{BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use net::Directory;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -17,11 +20,18 @@ use crate::world::wait_until;
 /// How long a request may take: an emulated host takes its time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Who comes by the address of a daemon in a network of its own has to say this.
+pub(crate) const TOKEN: &str = "a token of the tests";
+/// Where that is; nobody else listens there.
+pub(crate) const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8889);
+
 /// A daemon; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     host: Host,
     socket: PathBuf,
+    /// The name of the network that it is in, if that is not everybody's.
+    network: Option<String>,
     /// Below this is what only this test's daemons have.
     own: tempfile::TempDir,
     process: Option<Child>,
@@ -29,9 +39,14 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start(host: &Host) -> Result<Self> {
+        Self::start_on(host, None)
+    }
+
+    /// The same, in the network of that name if there is one.
+    pub(crate) fn start_on(host: &Host, network: Option<String>) -> Result<Self> {
         let own = tempfile::tempdir()?;
         let socket = own.path().join("forkd.sock");
-        let mut daemon = Self { host: host.clone(), socket, own, process: None };
+        let mut daemon = Self { host: host.clone(), socket, network, own, process: None };
         daemon.start_again()?;
         Ok(daemon)
     }
@@ -39,24 +54,42 @@ impl Daemon {
     pub(crate) fn start_again(&mut self) -> Result<()> {
         self.host.end_daemon()?;
         let mut command = self.host.forkd();
-        command.args(["serve", "--bind", "127.0.0.1:0", "--socket"]).arg(&self.socket);
+        command.arg("serve").arg("--socket").arg(&self.socket);
         command.arg("--state").arg(self.registry());
-        command.arg("--audit-log").arg(self.own.path().join("audit.log"));
+        command.arg("--audit-log").arg(self.audit_log());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.process = Some(command.spawn()?);
+        self.process = Some(match &self.network {
+            None => command.args(["--bind", "127.0.0.1:0"]).spawn()?,
+            Some(network) => {
+                let token = self.own.path().join("token");
+                fs::write(&token, TOKEN)?;
+                command.args(["--bind", &ADDRESS.to_string(), "--token-file"]).arg(token);
+                Directory::default().enter(network, || command.spawn())?
+            }
+        });
         wait_until("a daemon that listens", PATIENCE, || UnixStream::connect(&self.socket).is_ok())
+    }
+
+    /// Where its clients find it who need no token.
+    pub(crate) fn url(&self) -> String {
+        format!("unix:{}", self.socket.display())
     }
 
     /// The command line, which asks it.
     pub(crate) fn forkd(&self) -> Command {
         let mut command = self.host.forkd();
-        command.env("FORKD_URL", format!("unix:{}", self.socket.display()));
+        command.env("FORKD_URL", self.url());
         command
     }
 
     /// What it remembers.
     pub(crate) fn registry(&self) -> PathBuf {
         self.own.path().join("registry.db")
+    }
+
+    /// Where it writes down who did what.
+    pub(crate) fn audit_log(&self) -> PathBuf {
+        self.own.path().join("audit.log")
     }
 
     /// Its process.

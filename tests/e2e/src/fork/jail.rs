@@ -122,7 +122,7 @@ fn a_stored_branch_has_children_of_their_own_user(host: &Host) -> Result<()> {
 }
 
 /// The users that are taken: locks of the kernel's on bytes of a file.
-fn taken() -> Result<BTreeSet<u32>> {
+pub(crate) fn taken() -> Result<BTreeSet<u32>> {
     let inode = fs::metadata("/run/forkd.uids")?.ino().to_string();
     let locks = fs::read_to_string("/proc/locks")?;
     // Those of who looks for a free one are to write.

@@ -1,6 +1,8 @@
-//! Many sandboxes on networks of their own, of which nothing is left: no namespace, interface, route, rule, control group,
-//! directory or process.
+//! Many sandboxes on networks of their own, of which nothing is left: no namespace, interface, route, rule, user, control
+//! group, directory or process. Whether control groups are left can only be seen where sandboxes have any; where this host
+//! has none, `behind` looks at fewer sandboxes in the emulated one.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use types::Tag;
 use types::progress::Silent;
 
 use crate::Test;
+use crate::fork::jail::{taken, user};
 use crate::fork::{Children, groups};
 use crate::host::Host;
 use crate::internet::{HOST, Internet, ONE};
@@ -30,9 +33,11 @@ fn five_hundred_networks_leave_nothing(host: &Host) -> Result<()> {
     let (before, mut internet) = (groups(), Internet::new(AT_ONCE, &[])?);
     let tag: Tag = "e2e-networks".parse()?;
     take(&host, &tag, &internet)?;
+    let mut users = BTreeSet::new();
     for _ in 0..ROUNDS {
-        round(&host, &tag, &internet)?;
+        users.extend(round(&host, &tag, &internet)?);
     }
+    ensure!(users.len() >= AT_ONCE, "{} users were {AT_ONCE} sandboxes at once", users.len());
     remove_snapshot(&tag, Removal::Force, &host.dirs)?;
     internet.pool = None;
     let left = names(internet.names.path()).into_iter().filter_map(|name| name.into_string().ok());
@@ -42,11 +47,14 @@ fn five_hundred_networks_leave_nothing(host: &Host) -> Result<()> {
         let left = internet.host_has(what)?;
         ensure!(!left.contains("forkd-") && !left.contains("198.18."), "{what}: {left}");
     }
+    ensure!(internet.opened()? == 0, "{} rules", internet.opened()?);
+    wait_until("all users are free", TIDY, || taken().is_ok_and(|taken| taken.is_disjoint(&users)))?;
     ensure!(groups() == before, "control groups: {:?}", groups());
     wait_until("the end of all processes", TIDY, || vmms_in(&host.dirs.run).is_empty())
 }
 
-fn round(host: &Host, tag: &Tag, internet: &Internet) -> Result<()> {
+/// As whom they ran.
+fn round(host: &Host, tag: &Tag, internet: &Internet) -> Result<BTreeSet<u32>> {
     let pool = internet.pool()?;
     wait_until("networks are ready", TIDY, || pool.counts() == (AT_ONCE, 0))?;
     let given = || Ok(Arc::clone(&pool));
@@ -56,13 +64,16 @@ fn round(host: &Host, tag: &Tag, internet: &Internet) -> Result<()> {
     let networks = Networks { pool: &given, egress, limits: None };
     let children = Children::fork_with(&host.dirs, tag, AT_ONCE, Lifetime::Connection, limits, Some(&networks))?;
     ensure!(pool.counts().1 == AT_ONCE, "{:?}", pool.counts());
+    ensure!(internet.opened()? >= AT_ONCE, "{} rules for what they named of the host's", internet.opened()?);
+    let users = children.pids().into_iter().map(user).collect::<Result<BTreeSet<u32>>>()?;
+    ensure!(taken()?.is_superset(&users), "{users:?} are not taken");
     let some = children.iter().step_by(AT_ONCE / 5);
     for child in some {
         let number = child.network()?.context("it has a network")?.number;
         internet.names.enter(&number.namespace(), || Ok(()))?;
         child.connect()?.ping()?;
     }
-    Ok(())
+    Ok(users)
 }
 
 /// Whether there are control groups of version 2, without which nobody can be held to anything.
