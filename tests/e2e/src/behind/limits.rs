@@ -163,10 +163,12 @@ fn disk_ends(disk: &Held<'_>) -> Result<()> {
 fn memory_ends(memory: &Held<'_>) -> Result<()> {
     memory.start("tail /dev/zero")?;
     memory.waits_to_be_told("oom_killed")?;
+    // It is known a moment before it is over.
+    wait_until("its end", PATIENCE, || memory.info().is_ok_and(|info| info["status"] == "gone"))?;
     let info = memory.info()?;
     let reason = info["reason"].as_str().unwrap_or_default();
     let named = reason.contains(&format!("ran out of its memory limit of {MEMORY_MIB} MiB"));
-    ensure!(info["status"] == "gone" && named, "{info}");
+    ensure!(info["oom_killed"] == true && named, "{info}");
     Ok(())
 }
 
