@@ -1,8 +1,9 @@
 //! What others do through a host that did not forward before it had to for sandboxes.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::link::Links;
 use crate::netns::Namespace;
@@ -22,7 +23,12 @@ fn neighbour(link: &str, last: u8) -> Namespace {
 fn connect(from: &Namespace, to: &Namespace, address: impl Into<IpAddr>) {
     let address = SocketAddr::new(address.into(), PORT);
     let _listener = to.inside(|| TcpListener::bind(address)).unwrap();
-    from.inside(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
+    let until = Instant::now() + PATIENCE;
+    let connect = || from.inside(|| TcpStream::connect_timeout(&address, PATIENCE));
+    // A cable that was just plugged in carries nothing yet.
+    while let Err(error) = connect() {
+        assert!(error.kind() == ErrorKind::HostUnreachable && Instant::now() < until, "{error}");
+    }
 }
 
 #[test]
