@@ -259,6 +259,8 @@ fn branches_are_snapshots_that_can_be_forked_and_removed() {
     assert_eq!((&detail["parent_tag"], &detail["ancestors"]), (&json!("base"), &json!(["base"])));
     assert_eq!(world.ask("DELETE", "/v1/snapshots/base", None).code(409), "snapshot_has_children");
     world.ask("DELETE", "/v1/snapshots/chained", None).expect(204);
+    // What is still being written keeps it.
+    wait_until("a branch that is written", || world.get("/v1/snapshots/live/info")["status"] == "ready");
     world.ask("DELETE", "/v1/snapshots/base", None).expect(204);
     assert_eq!(world.ask("DELETE", "/v1/snapshots/base", None).code(404), "snapshot_not_found");
     let tree = world.get("/v1/tree");
