@@ -50,7 +50,7 @@ vmtest: setup
 	@$(BUILD) --quiet
 	@$(BUILT)/debug/e2e
 
-long: setup ## Tests that take long: published clients, made-up requests, images, some recipes, a thousand sandboxes, crashes
+long: setup ## Tests that take long: published clients, made-up requests, images, a recipe, a thousand sandboxes, crashes
 	@$(BUILD) --quiet
 	@$(BUILT)/debug/e2e long
 

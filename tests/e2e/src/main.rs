@@ -241,8 +241,13 @@ fn run(arguments: &Arguments, suite: &Suite) -> Result<bool> {
     let host = Host::outside()?;
     // Built meanwhile: that waits for downloads more than for anything else.
     build_recipes(arguments, &host, suite.recipes);
-    let mut failures = conclude(arguments, &host, suite.plain, ONE_CHANCE);
-    failures.extend(conclude(arguments, &host, suite.user, Chances::on(&host)));
+    // Beside each other: what needs no VM is in nobody's way.
+    let (plain, mut failures) = std::thread::scope(|scope| {
+        let plain = scope.spawn(|| conclude(arguments, &host, suite.plain, ONE_CHANCE));
+        let user = conclude(arguments, &host, suite.user, Chances::on(&host));
+        (plain.join(), user)
+    });
+    failures.extend(plain.map_err(|_| anyhow::anyhow!("the tests without VMs panicked"))?);
     failures.extend(try_recipes(arguments, &host, suite.recipes));
     // It would take time from what is measured there.
     host.end_daemon()?;

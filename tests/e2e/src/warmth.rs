@@ -26,8 +26,8 @@ const BROWSER: Test = ("recipes::playwright_browser", |host| try_recipe(host, "p
 /// Their tests, in the order in which their images are built: the smallest first, so that nobody waits for long.
 pub(crate) const ALL: &[Test] = &[PYTHON, NODE, POSTGRES, JUPYTER, AGENT, BROWSER];
 
-/// Those that are quick: an interpreter that no other test has, and a server with steps that complete its disk.
-pub(crate) const SOME: &[Test] = &[NODE, POSTGRES];
+/// The quickest that has an interpreter of which no other test knows.
+pub(crate) const SOME: &[Test] = &[NODE];
 
 /// What is built by somebody else meanwhile.
 static IMAGES: Images = Images { done: Mutex::new(Vec::new()), news: Condvar::new() };
