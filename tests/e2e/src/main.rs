@@ -102,14 +102,7 @@ const USUAL: Suite = Suite {
         inhabit::TESTS,
         branch::chain::TESTS,
     ],
-    lone: &[
-        fork::identity::TESTS,
-        fork::limits::TESTS,
-        fork::jail::TESTS,
-        branch::torn::TESTS,
-        daemon::TESTS,
-        fork::leaks::TESTS,
-    ],
+    lone: &[fork::identity::TESTS, fork::limits::TESTS, fork::jail::TESTS, daemon::TESTS, fork::leaks::TESTS],
     native: &[
         branch::packs::NATIVE_TESTS,
         branch::chain::NATIVE_TESTS,
@@ -134,7 +127,7 @@ const LONG: Suite = Suite {
     user: &[clients::TESTS, from_image::TESTS, indexes::TESTS, hostile::TESTS],
     recipes: warmth::SOME,
     vms: &[recipes::TESTS, packages::TESTS],
-    lone: &[behind::TESTS, neighbours::TESTS],
+    lone: &[behind::TESTS, neighbours::TESTS, fork::identity::LONG_TESTS, branch::torn::TESTS],
     native: &[],
     lone_native: &[native::load::TESTS, native::networks::TESTS, native::matrix::TESTS],
 };

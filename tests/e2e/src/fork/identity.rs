@@ -16,9 +16,13 @@ use crate::finding::ensure_always;
 use crate::host::Host;
 
 /// To be run when nothing else runs: it takes all there is.
-pub(crate) const TESTS: &[Test] = &[("fork::no_two_children_share_an_identity", no_two_children_share_an_identity)];
+pub(crate) const TESTS: &[Test] =
+    &[("fork::no_two_children_share_an_identity", |host| no_two_share_an_identity(host, FEW))];
+pub(crate) const LONG_TESTS: &[Test] =
+    &[("fork::no_two_of_many_share_an_identity", |host| no_two_share_an_identity(host, MANY))];
 
-const CHILDREN: usize = 50;
+const FEW: usize = 16;
+const MANY: usize = 50;
 /// How many children are asked at once.
 const ASKERS: usize = 8;
 /// How far a child's wall clock may be from the host's.
@@ -32,19 +36,19 @@ const WHO: &str = "import json\n\
       hostname=os.uname().nodename, etc_hostname=text('/etc/hostname'), machine_id=text('/etc/machine-id'),\n\
       sandbox_id=text('/run/forkd/sandbox-id'), generation=text('/run/forkd/generation'))))";
 
-fn no_two_children_share_an_identity(host: &Host) -> Result<()> {
-    let children = Children::fork(host, Parent::Warm, CHILDREN)?;
-    let shares = children.chunks(CHILDREN.div_ceil(ASKERS));
+fn no_two_share_an_identity(host: &Host, count: usize) -> Result<()> {
+    let children = Children::fork(host, Parent::Warm, count)?;
+    let shares = children.chunks(count.div_ceil(ASKERS));
     let told = thread::scope(|scope| {
         let askers: Vec<_> =
             shares.map(|share| scope.spawn(|| share.iter().map(ask).collect::<Result<Vec<_>>>())).collect();
         askers.into_iter().map(|asker| asker.join().ok().context("an asker died")?).collect::<Result<Vec<_>>>()
     })?;
     let told = told.concat();
-    ensure!(told.len() == CHILDREN);
+    ensure!(told.len() == count);
     for name in told[0].keys() {
         let distinct: BTreeSet<String> = told.iter().map(|who| who[name].to_string()).collect();
-        ensure_always!(distinct.len() == CHILDREN, "{name}: only {} of {CHILDREN} differ", distinct.len());
+        ensure_always!(distinct.len() == count, "{name}: only {} of {count} differ", distinct.len());
     }
     children.iter().try_for_each(has_the_right_time)
 }
