@@ -171,8 +171,8 @@ fn memory_ends(memory: &Held<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What it reads from the host's disks takes as long as it must. (What it writes is in the host's memory first, and the
-/// kernel takes it for whoever made the file until it has seen for a while who writes it.)
+/// What it reads from the host's disks takes as long as it must. Writing is not looked at: it is in the host's memory first,
+/// and a few MiB that were then written down were not counted for its group.
 fn io_takes_its_time(io: &Held<'_>) -> Result<()> {
     let image = File::open(&io.world.host.artifacts.debian)?;
     // Nothing of it is in the host's memory, so that it has to be read.
